@@ -11,7 +11,7 @@ import pytest
 from ariane.console.security.accounts import passwords
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.accounts.passwords import PasswordVerifier, hash_password, verify_password
-from ariane.console.security.accounts.roles import ConsoleRole, parse_role
+from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.errors import ConfigError, NotFound
 
 PASSWORD = "correct horse battery"
@@ -137,6 +137,3 @@ def test_roles_include_lower_ones() -> None:
     assert ConsoleRole.ADMIN.includes(ConsoleRole.OPERATOR)
     assert ConsoleRole.OPERATOR.includes(ConsoleRole.OPERATOR)
     assert not ConsoleRole.VIEWER.includes(ConsoleRole.OPERATOR)
-    assert parse_role(" Admin ") is ConsoleRole.ADMIN
-    with pytest.raises(ConfigError, match="viewer, operator, admin"):
-        parse_role("root")

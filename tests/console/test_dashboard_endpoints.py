@@ -63,6 +63,13 @@ def test_errors_have_the_form_of_the_dashboard_and_status_200(tmp_path: Path) ->
     assert "127.0.0.1:1" in texts[3]
 
 
+def test_a_console_without_the_extension_has_none_of_the_endpoints(tmp_path: Path) -> None:
+    app = create_app(open_services(ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path)))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.get("/topic/list.query").status_code == 404
+        assert client.get("/topics").status_code == 200
+
+
 def test_failed_changes_are_audited_as_failed_although_their_answers_have_status_200(tmp_path: Path) -> None:
     letter = {"consumerGroup": "g", "msgId": "M1"}
     with console(tmp_path) as client:

@@ -21,7 +21,7 @@ from ariane.console.settings import ConsoleSettings
 from ariane.console.web import rendering
 from ariane.console.web.dependencies import ListParameters
 from ariane.console.web.paging import paginate
-from ariane.console.web.view_model import ChangeForm, View
+from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 from ariane.errors import ServerUnavailable, UsageError
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -162,4 +162,4 @@ class SampleSite:
         if self.deleted:
             raise UsageError("confirm", form.confirm, "the topic is deleted already")
         self.deleted.append(form.confirm)
-        return rendering.changed(request, "Deleted topic orders.")
+        return rendering.changed(request, ChangeResult(notice="Deleted topic orders."))

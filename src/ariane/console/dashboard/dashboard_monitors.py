@@ -32,26 +32,15 @@ async def save_monitor(services: Services, parameters: Parameters) -> bool:
     if fault := group_name_fault(group):
         raise ConfigError("consumeGroupName", group, fault)
     min_count, max_lag = parameters.whole("minCount"), parameters.whole("maxDiffTotal")
-    services.alerts.save_rule(
-        AlertRule(
-            id=CLIENTS_RULE + group,
-            name=f"Clients of {group}"[:NAME_CHARACTERS_MAX],
-            metric=AlertMetric.GROUP_CLIENTS,
-            condition=AlertCondition.BELOW,
-            pattern=group,
-            threshold=min_count,
+    for prefix, name, metric, condition, threshold in (
+        (CLIENTS_RULE, "Clients", AlertMetric.GROUP_CLIENTS, AlertCondition.BELOW, min_count),
+        (LAG_RULE, "Lag", AlertMetric.GROUP_LAG, AlertCondition.ABOVE, max_lag),
+    ):
+        rule_name = f"{name} of {group}"[:NAME_CHARACTERS_MAX]
+        rule = AlertRule(
+            id=prefix + group, name=rule_name, metric=metric, condition=condition, pattern=group, threshold=threshold
         )
-    )
-    services.alerts.save_rule(
-        AlertRule(
-            id=LAG_RULE + group,
-            name=f"Lag of {group}"[:NAME_CHARACTERS_MAX],
-            metric=AlertMetric.GROUP_LAG,
-            condition=AlertCondition.ABOVE,
-            pattern=group,
-            threshold=max_lag,
-        )
-    )
+        services.alerts.save_rule(rule)
     return True
 
 

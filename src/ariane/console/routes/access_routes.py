@@ -118,7 +118,7 @@ async def access_page(request: Request, services: Services, query: ListParameter
 @pages.post("/access/users")
 async def add_user_form(request: Request, services: Services, form: FromForm[NewUserForm]) -> Response:
     """Create an account."""
-    return changed(request, (await console_users.add_user(services, form)).notice, location=ACCESS)
+    return changed(request, await console_users.add_user(services, form), location=ACCESS)
 
 
 @pages.get("/access/users/{name}")
@@ -134,25 +134,25 @@ async def user_page(request: Request, services: Services, name: str, query: List
 @pages.post("/access/users/{name}/role")
 async def set_role(request: Request, services: Services, name: str, form: FromForm[UserRoleForm]) -> Response:
     """Change a role."""
-    return changed(request, console_users.set_role(services, name, form).notice, location=ACCESS)
+    return changed(request, console_users.set_role(services, name, form), location=ACCESS)
 
 
 @pages.post("/access/users/{name}/password")
 async def set_password(request: Request, services: Services, name: str, form: FromForm[UserPasswordForm]) -> Response:
     """Replace a password."""
-    return changed(request, (await console_users.set_password(services, name, form)).notice, location=ACCESS)
+    return changed(request, await console_users.set_password(services, name, form), location=ACCESS)
 
 
 @pages.post("/access/users/{name}/delete")
 async def remove_user_form(request: Request, services: Services, name: str, form: FromForm[DeletionForm]) -> Response:
     """Remove an account."""
-    return changed(request, console_users.remove_user(services, name, form).notice, location=ACCESS)
+    return changed(request, console_users.remove_user(services, name, form), location=ACCESS)
 
 
 @pages.post("/access/sessions/{session_id}/end")
 async def revoke_session_form(request: Request, services: Services, session_id: str) -> Response:
     """End a session of any account."""
-    return changed(request, console_users.revoke_session(services, session_id).notice)
+    return changed(request, console_users.revoke_session(services, session_id))
 
 
 @pages.post("/account/password")
@@ -160,7 +160,7 @@ async def set_own_password(request: Request, services: Services, form: FromForm[
     """Replace one's own password, and continue with a new session."""
     identity = sender(request)
     result = await console_users.set_own_password(services, form, identity=identity)
-    response = changed(request, result.notice, location=OWN)
+    response = changed(request, result, location=OWN)
     if (account := services.accounts.find(identity.name)) is not None:
         user_agent = request.headers.get("user-agent", "")
         token = services.sessions.create(account, address=identity.address, user_agent=user_agent)
@@ -172,14 +172,13 @@ async def set_own_password(request: Request, services: Services, form: FromForm[
 async def revoke_own_session_form(request: Request, services: Services, session_id: str) -> Response:
     """End one of one's own sessions."""
     result = console_users.revoke_session(services, session_id, account=sender(request).name)
-    return changed(request, result.notice, location=OWN)
+    return changed(request, result, location=OWN)
 
 
 @pages.post("/account/sessions/end-others")
 async def revoke_other_sessions(request: Request, services: Services) -> Response:
     """End all of one's own sessions except this one."""
-    result = console_users.revoke_other_sessions(services, identity=sender(request))
-    return changed(request, result.notice, location=OWN)
+    return changed(request, console_users.revoke_other_sessions(services, identity=sender(request)), location=OWN)
 
 
 @pages.get("/access/acl/account")
@@ -192,15 +191,13 @@ async def acl_account_page(request: Request, services: Services, key: str = "") 
 @pages.post("/access/acl/accounts")
 async def save_acl_account_form(request: Request, services: Services, form: FromForm[AclAccountForm]) -> Response:
     """Create or change an account."""
-    result = await broker_acl.save_account(services, form)
-    return changed(request, result.notice, location=None if form.is_dry_run else ACL)
+    return changed(request, await broker_acl.save_account(services, form), location=None if form.is_dry_run else ACL)
 
 
 @pages.post("/access/acl/accounts/delete")
 async def delete_acl_account_form(request: Request, services: Services, form: FromForm[AclDeletionForm]) -> Response:
     """Delete an account."""
-    result = await broker_acl.delete_account(services, form)
-    return changed(request, result.notice, location=None if form.is_dry_run else ACL)
+    return changed(request, await broker_acl.delete_account(services, form), location=None if form.is_dry_run else ACL)
 
 
 @pages.post("/access/acl/addresses")
@@ -209,4 +206,4 @@ async def set_global_addresses_form(
 ) -> Response:
     """Replace the addresses that need no account."""
     result = await broker_acl.set_global_addresses(services, form)
-    return changed(request, result.notice, location=None if form.is_dry_run else ACL)
+    return changed(request, result, location=None if form.is_dry_run else ACL)

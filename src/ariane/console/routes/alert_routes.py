@@ -144,21 +144,20 @@ async def alert_page(request: Request, services: Services, query: ListParameters
 @pages.post("/close")
 async def close_alert_form(request: Request, services: Services, form: FromForm[CloseAlertForm]) -> Response:
     """End a firing alert by hand."""
-    return changed(request, alerting.close_alert(services, form).notice)
+    return changed(request, alerting.close_alert(services, form))
 
 
 @pages.post("/silences")
 async def add_silence_form(request: Request, services: Services, form: FromForm[SilenceForm]) -> Response:
     """Suppress notifications for some time."""
     identity = identity_of(request)
-    result = alerting.add_silence(services, form, account=identity.name if identity else "")
-    return changed(request, result.notice)
+    return changed(request, alerting.add_silence(services, form, account=identity.name if identity else ""))
 
 
 @pages.post("/silences/{silence_id}/end")
 async def end_silence_form(request: Request, services: Services, silence_id: str) -> Response:
     """End a silence now."""
-    return changed(request, alerting.end_silence(services, silence_id).notice)
+    return changed(request, alerting.end_silence(services, silence_id))
 
 
 @pages.get("/rules/new")
@@ -176,19 +175,19 @@ async def rule_page(request: Request, services: Services, rule_id: str) -> Respo
 @pages.post("/rules")
 async def add_rule(request: Request, services: Services, form: FromForm[AlertRuleForm]) -> Response:
     """Create a rule."""
-    return changed(request, alerting.save_rule(services, form).notice, location=RULES)
+    return changed(request, alerting.save_rule(services, form), location=RULES)
 
 
 @pages.post("/rules/{rule_id}")
 async def change_rule(request: Request, services: Services, rule_id: str, form: FromForm[AlertRuleForm]) -> Response:
     """Replace a rule."""
-    return changed(request, alerting.save_rule(services, form, rule_id=rule_id).notice, location=RULES)
+    return changed(request, alerting.save_rule(services, form, rule_id=rule_id), location=RULES)
 
 
 @pages.post("/rules/{rule_id}/delete")
 async def delete_rule(request: Request, services: Services, rule_id: str, form: FromForm[DeletionForm]) -> Response:
     """Delete a rule."""
-    return changed(request, alerting.delete_rule(services, rule_id, form).notice, location=RULES)
+    return changed(request, alerting.delete_rule(services, rule_id, form), location=RULES)
 
 
 @pages.get("/channels/new")
@@ -207,7 +206,7 @@ async def channel_page(request: Request, services: Services, channel_id: str) ->
 @pages.post("/channels/web-hooks")
 async def add_web_hook_form(request: Request, services: Services, form: FromForm[WebHookForm]) -> Response:
     """Create a web hook."""
-    return changed(request, alert_channels.save_web_hook(services, form).notice, location=CHANNELS)
+    return changed(request, alert_channels.save_web_hook(services, form), location=CHANNELS)
 
 
 @pages.post("/channels/web-hooks/{channel_id}")
@@ -215,14 +214,13 @@ async def change_web_hook_form(
     request: Request, services: Services, channel_id: str, form: FromForm[WebHookForm]
 ) -> Response:
     """Replace a web hook."""
-    result = alert_channels.save_web_hook(services, form, channel_id=channel_id)
-    return changed(request, result.notice, location=CHANNELS)
+    return changed(request, alert_channels.save_web_hook(services, form, channel_id=channel_id), location=CHANNELS)
 
 
 @pages.post("/channels/email")
 async def add_email_form(request: Request, services: Services, form: FromForm[EmailForm]) -> Response:
     """Create recipients of e-mail."""
-    return changed(request, alert_channels.save_email(services, form).notice, location=CHANNELS)
+    return changed(request, alert_channels.save_email(services, form), location=CHANNELS)
 
 
 @pages.post("/channels/email/{channel_id}")
@@ -230,14 +228,13 @@ async def change_email_form(
     request: Request, services: Services, channel_id: str, form: FromForm[EmailForm]
 ) -> Response:
     """Replace recipients of e-mail."""
-    result = alert_channels.save_email(services, form, channel_id=channel_id)
-    return changed(request, result.notice, location=CHANNELS)
+    return changed(request, alert_channels.save_email(services, form, channel_id=channel_id), location=CHANNELS)
 
 
 @pages.post("/channels/{channel_id}/test")
 async def test_channel(request: Request, services: Services, channel_id: str) -> Response:
     """Send a test notification."""
-    return changed(request, (await alert_channels.send_test(services, channel_id)).notice)
+    return changed(request, await alert_channels.send_test(services, channel_id))
 
 
 @pages.post("/channels/{channel_id}/delete")
@@ -245,8 +242,7 @@ async def delete_channel(
     request: Request, services: Services, channel_id: str, form: FromForm[DeletionForm]
 ) -> Response:
     """Delete a receiver."""
-    result = await alert_channels.delete_channel(services, channel_id, form)
-    return changed(request, result.notice, location=CHANNELS)
+    return changed(request, await alert_channels.delete_channel(services, channel_id, form), location=CHANNELS)
 
 
 def _rule_form(request: Request, rule: alerting.AlertRuleRow | None) -> Response:

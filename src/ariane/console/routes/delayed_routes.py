@@ -57,8 +57,7 @@ async def cancel_delayed_form(
     request: Request, services: Services, message_id: str, form: FromForm[CancelDelayedForm]
 ) -> Response:
     """Cancel a pending message."""
-    result = await delayed.cancel_delayed(services, message_id, form)
-    return answer_change(request, result, location="/delayed")
+    return answer_change(request, await delayed.cancel_delayed(services, message_id, form), location="/delayed")
 
 
 def due_chart(view: DelayedView) -> dict[str, Any]:

@@ -197,5 +197,4 @@ async def delete_group_form(
     request: Request, services: Services, group: str, form: FromForm[DeleteGroupForm]
 ) -> Response:
     """Delete a consumer group."""
-    result = await group_settings.delete_group(services, group, form)
-    return answer_change(request, result, location="/groups")
+    return answer_change(request, await group_settings.delete_group(services, group, form), location="/groups")

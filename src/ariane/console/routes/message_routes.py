@@ -133,8 +133,7 @@ async def resend_form(
     request: Request, services: Services, message_id: str, form: FromForm[ResendMessageForm], topic: Topic = ""
 ) -> Response:
     """Send a copy."""
-    result = await message_details.resend(services, message_id, form, topic)
-    return changed(request, result.notice)
+    return changed(request, await message_details.resend(services, message_id, form, topic))
 
 
 @pages.post("/{message_id}/consume")
@@ -146,5 +145,4 @@ async def consume_form(
     topic: Topic = "",
 ) -> Response:
     """Let one client consume the message."""
-    result = await message_details.consume_directly(services, message_id, form, topic)
-    return changed(request, result.notice)
+    return changed(request, await message_details.consume_directly(services, message_id, form, topic))

@@ -133,8 +133,7 @@ async def create_topic_page(request: Request, services: Services) -> Response:
 @pages.post("/create-topic")
 async def create_topic_form(request: Request, services: Services, form: FromForm[CreateTopicForm]) -> Response:
     """Create a topic."""
-    result = await topic_changes.create_topic(services, form)
-    return answer_change(request, result, location=path_of(form.topic))
+    return answer_change(request, await topic_changes.create_topic(services, form), location=path_of(form.topic))
 
 
 @pages.post("/topics/{topic}/configuration")

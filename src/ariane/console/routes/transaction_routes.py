@@ -36,5 +36,4 @@ async def resume_checks_form(
     request: Request, services: Services, message_id: str, form: FromForm[ResumeChecksForm]
 ) -> Response:
     """Make the broker check a half message again."""
-    result = await open_transactions.resume_checks(services, message_id, form)
-    return answer_change(request, result)
+    return answer_change(request, await open_transactions.resume_checks(services, message_id, form))

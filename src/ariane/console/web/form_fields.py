@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from ariane.errors import UsageError
+from ariane.model.topic import topic_name_fault
 
 # Start of the year 9999: times up to some hours later, in any zone, are still in the calendar.
 TIME_END_MS = 253_370_764_800_000
@@ -38,6 +39,16 @@ OptionalText = Annotated[str | None, BeforeValidator(_blank_to_none)]
 Name = Annotated[str, BeforeValidator(_stripped), Field(max_length=TEXT_MAX)]
 VerbatimText = Annotated[str, StringConstraints(strip_whitespace=False)]
 """A text whose white space at both ends belongs to it, such as the body of a message."""
+
+
+def check_topic(name: str, field: str = "topic") -> None:
+    """Check the name of a topic, unless it is empty.
+
+    Raises:
+        UsageError: the name is invalid.
+    """
+    if name and (fault := topic_name_fault(name)):
+        raise UsageError(field, name, f"{fault}; enter the name of a topic")
 
 
 def parse_duration_ms(text: str, field: str) -> int:

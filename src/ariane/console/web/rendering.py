@@ -1,7 +1,7 @@
 """Renders templates, and answers forms.
 
     render(request, "topics/list.html", view=…)   a page; for htmx only its content
-    changed(request, "created topic orders")      the answer to a form: a notice, then live parts are refreshed, or another page
+    changed(request, result)                      the answer to a form: a notice, then live parts are refreshed, or another page
 
 Templates have the globals `_`, `_n` (texts), `asset`, `link`, `page_path`, `can` and `preferences`; macros.html describes them.
 """
@@ -55,24 +55,24 @@ def _page(request: Request, template: str, fragment: str, status: int, context: 
     return response
 
 
-def changed(request: Request, notice: str, *, location: str | None = None) -> Response:
+def changed(request: Request, result: ChangeResult, *, location: str | None = None) -> Response:
     """Return the answer to a form whose change succeeded.
 
     Args:
         request: The request.
-        notice: What was done.
+        result: What was done.
         location: Page that follows; None: the same page, whose live parts are refreshed.
     """
-    note(notice)  # for the audit entry of the request
+    note(result.notice)  # for the audit entry of the request
     if is_htmx(request) and location is None:
-        return _notice(request, notice, "success", headers={"HX-Trigger": "console-changed"})
+        return _notice(request, result.notice, "success", headers={"HX-Trigger": "console-changed"})
     target = location or page_path(request.headers.get("referer"))
     response: Response
     if is_htmx(request):
         response = Response(status_code=204, headers={"HX-Redirect": target})
     else:
         response = RedirectResponse(target, status_code=303)
-    response.set_cookie(NOTICE_COOKIE, quote(notice), max_age=NOTICE_MAX_AGE_S, httponly=True, samesite="strict")
+    response.set_cookie(NOTICE_COOKIE, quote(result.notice), max_age=NOTICE_MAX_AGE_S, httponly=True, samesite="strict")
     return response
 
 
@@ -80,7 +80,7 @@ def answer_change(request: Request, result: ChangeResult, *, location: str | Non
     """Return the answer to a form: its plan after a dry run, otherwise as `changed`."""
     if result.is_dry_run:
         return shown_below(request, "topics/plan.html", result=result)
-    return changed(request, result.notice, location=location)
+    return changed(request, result, location=location)
 
 
 def shown_below(request: Request, template: str, **context: Any) -> HTMLResponse:

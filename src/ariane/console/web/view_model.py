@@ -20,6 +20,15 @@ class View(BaseModel):
     )
 
 
+class PartialView(View):
+    """Values of the servers that responded."""
+
+    as_of_ms: int
+    """Time of the values, in milliseconds since the epoch."""
+    unavailable: list[str]
+    """Servers that did not respond, with the reason."""
+
+
 class ChangeForm(BaseModel):
     """Arguments of a change: fields of an HTML form, or members of a JSON object. Unknown ones are refused."""
 
@@ -61,6 +70,17 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError("expected text without single surrogates such as \\ud800") from None
+
+
+class DryRunForm(ChangeForm):
+    """Arguments of a change that can be tried."""
+
+    is_dry_run: bool = False
+    """Return the changes without executing them."""
+
+    def verb(self, plan: str, done: str) -> str:
+        """Return the verb of the notice: `would create` or `created`."""
+        return f"would {plan}" if self.is_dry_run else done
 
 
 class ChangeResult(View):

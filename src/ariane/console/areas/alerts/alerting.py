@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
+
+import msgspec
 
 from ariane.console.alerts.alert_rules import METRICS, AlertCondition, AlertMetric, AlertRule, Severity
 from ariane.console.alerts.alert_service import find, new_id
@@ -16,11 +19,9 @@ from ariane.console.web.paging import ListQuery, Page, paginate
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 
 
-class FiringAlertRow(View):
-    """A firing alert."""
+class _AlertRow(View):
+    """What an alert is about."""
 
-    rule_id: str
-    """Id of its rule."""
     rule: str
     """Name of its rule."""
     severity: Severity
@@ -31,10 +32,17 @@ class FiringAlertRow(View):
     """`group`, `topic` or `broker`."""
     condition: str
     """When the rule is an alert."""
-    value: float | None
-    """Last known value; null: unknown."""
     unit: str
     """Unit of the value."""
+
+
+class FiringAlertRow(_AlertRow):
+    """A firing alert."""
+
+    rule_id: str
+    """Id of its rule."""
+    value: float | None
+    """Last known value; null: unknown."""
     since_ms: int
     """Time from which the condition holds."""
     fired_ms: int
@@ -119,27 +127,15 @@ class AlertRulesView(View):
     """The rules, in the order in which they were created."""
 
 
-class AlertHistoryRow(View):
+class AlertHistoryRow(_AlertRow):
     """The begin or the end of an alert."""
 
     time_ms: int
     """When."""
     is_firing: bool
     """Whether it began."""
-    rule: str
-    """Name of the rule."""
-    severity: Severity
-    """How urgent it is."""
-    subject: str
-    """Group, topic or broker."""
-    subject_kind: str
-    """`group`, `topic` or `broker`."""
-    condition: str
-    """When the rule is an alert."""
     value: float | None
     """Last known value while it was firing."""
-    unit: str
-    """Unit of the value."""
     lasted_ms: int | None
     """How long it fired; null at its begin."""
     reason: str
@@ -340,34 +336,28 @@ def close_alert(services: ConsoleServices, form: CloseAlertForm) -> ChangeResult
 
 
 def _firing_row(services: ConsoleServices, state: AlertState) -> FiringAlertRow:
-    rule, definition = state.rule, METRICS[state.rule.metric]
     return FiringAlertRow(
-        rule_id=rule.id,
-        rule=rule.name,
-        severity=rule.severity,
-        subject=state.subject,
-        subject_kind=definition.subject,
-        condition=condition_text(rule),
+        rule_id=state.rule.id,
+        **_subject(state),
         value=state.value,
-        unit=definition.unit,
         since_ms=state.since_ms,
         fired_ms=state.fired_ms or state.since_ms,
         is_silent=services.alerts.is_silent(state),
     )
 
 
+def _subject(state: AlertState) -> dict[str, Any]:
+    """Return the members of a row that say what an alert is about."""
+    rule, definition = state.rule, METRICS[state.rule.metric]
+    return {
+        "rule": rule.name, "severity": rule.severity, "subject": state.subject, "subject_kind": definition.subject,
+        "condition": condition_text(rule), "unit": definition.unit,
+    }  # fmt: skip
+
+
 def _rule_row(rule: AlertRule, firing: int) -> AlertRuleRow:
     return AlertRuleRow(
-        id=rule.id,
-        name=rule.name,
-        metric=rule.metric,
-        condition=rule.condition,
-        pattern=rule.pattern,
-        exclude=rule.exclude,
-        threshold=rule.threshold,
-        hold_s=rule.hold_s,
-        severity=rule.severity,
-        is_enabled=rule.is_enabled,
+        **msgspec.structs.asdict(rule),
         text=condition_text(rule),
         subject_kind=METRICS[rule.metric].subject,
         firing=firing,
@@ -375,18 +365,13 @@ def _rule_row(rule: AlertRule, firing: int) -> AlertRuleRow:
 
 
 def _history_row(transition: AlertTransition) -> AlertHistoryRow:
-    state, rule = transition.state, transition.state.rule
+    state = transition.state
     fired_ms = state.fired_ms if state.fired_ms is not None else state.since_ms
     return AlertHistoryRow(
         time_ms=transition.time_ms,
         is_firing=transition.is_firing,
-        rule=rule.name,
-        severity=rule.severity,
-        subject=state.subject,
-        subject_kind=METRICS[rule.metric].subject,
-        condition=condition_text(rule),
+        **_subject(state),
         value=state.value,
-        unit=METRICS[rule.metric].unit,
         lasted_ms=None if transition.is_firing else transition.time_ms - fired_ms,
         reason=transition.reason,
     )

@@ -17,7 +17,7 @@ from ariane.console.areas.admin_results import result_of, texts_of
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+from ariane.console.web.view_model import ChangeResult, DryRunForm, PartialView, View
 from ariane.errors import ConfigError, NotFound
 from ariane.protocol.requests.acl import AccountBody, AclConfig, UpdateAccount
 
@@ -69,20 +69,16 @@ class AclAccountRow(View):
     """Whether its settings or secret keys differ between servers; those of the first server are shown."""
 
 
-class AclView(View):
+class AclView(PartialView):
     """Access control of all brokers."""
 
-    as_of_ms: int
-    """Time of the values."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     servers: list[AclServerRow]
     """All servers that responded."""
     accounts: Page[AclAccountRow]
     """Accounts."""
 
 
-class AclAccountForm(ChangeForm):
+class AclAccountForm(DryRunForm):
     """An account to create or change."""
 
     # No error may repeat a secret key.
@@ -104,26 +100,20 @@ class AclAccountForm(ChangeForm):
     """Entries NAME=PERMISSION of consumer groups, separated by commas or lines."""
     white_remote_address: str = ""
     """Addresses from which its requests are not checked, for example 10.0.0.*."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
-class AclDeletionForm(DeletionForm):
+class AclDeletionForm(DeletionForm, DryRunForm):
     """An account to delete."""
 
     access_key: str
     """Its access key."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
-class GlobalAddressesForm(ChangeForm):
+class GlobalAddressesForm(DryRunForm):
     """Addresses from which requests need no account."""
 
     addresses: str = ""
     """Patterns separated by commas or lines, for example 10.0.0.*; empty: none."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
 ACCOUNT_COLUMNS = {"account": lambda row: row.access_key, "admin": lambda row: row.is_admin}
@@ -198,7 +188,7 @@ async def save_account(services: ConsoleServices, form: AclAccountForm) -> Chang
         stored = next((row for row in _account_rows(state) if row.access_key == form.access_key), None)
         _check_possible(form, stored, topics, groups)
         await admin.save_account(update, _enabled(state))
-    verb = "would save" if form.is_dry_run else "saved"
+    verb = form.verb("save", "saved")
     return result_of(admin, f"{verb} broker account {form.access_key} on {_changed_servers(admin)}")
 
 
@@ -218,7 +208,7 @@ async def delete_account(services: ConsoleServices, form: AclDeletionForm) -> Ch
         if not servers:
             raise NotFound("account", form.access_key, [row.access_key for row in _account_rows(state)])
         await admin.delete_account(form.access_key, servers)
-    verb = "would delete" if form.is_dry_run else "deleted"
+    verb = form.verb("delete", "deleted")
     return result_of(admin, f"{verb} broker account {form.access_key} on {_changed_servers(admin)}")
 
 
@@ -232,7 +222,7 @@ async def set_global_addresses(services: ConsoleServices, form: GlobalAddressesF
     addresses = ",".join(part.strip() for part in _SEPARATORS.split(form.addresses) if part.strip())
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
         await admin.set_global_addresses(addresses, _enabled(await _state(admin)))
-    verb = "would allow" if form.is_dry_run else "allowed"
+    verb = form.verb("allow", "allowed")
     return result_of(admin, f"{verb} {addresses or 'no address'} without an account on {_changed_servers(admin)}")
 
 

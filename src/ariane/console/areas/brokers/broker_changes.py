@@ -12,7 +12,7 @@ from ariane.console.areas.admin_results import result_of
 from ariane.console.areas.brokers.broker_details import select_row
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.console.services import ConsoleServices
-from ariane.console.web.view_model import ChangeForm, ChangeResult
+from ariane.console.web.view_model import ChangeResult, DryRunForm
 from ariane.errors import ServerUnavailable, UsageError
 
 Scope = Literal["server", "broker", "cluster"]
@@ -21,7 +21,7 @@ Cleaning = Literal["expired-queues", "expired-commit-log", "unused-topics"]
 VALUE_MAX = 10_000  # characters of a value
 
 
-class SettingForm(ChangeForm):
+class SettingForm(DryRunForm):
     """A setting to change while brokers run; they store it in their configuration files."""
 
     key: str = Field(min_length=1, max_length=255)
@@ -32,11 +32,9 @@ class SettingForm(ChangeForm):
     """Broker id of the server; 0: the master."""
     scope: Scope = "server"
     """`server`: only this one; `broker`: master and slaves of this name; `cluster`: all servers of the cluster."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
-class CleaningForm(ChangeForm):
+class CleaningForm(DryRunForm):
     """Files to delete, on the master of a broker or all masters of its cluster."""
 
     operation: Cleaning
@@ -46,17 +44,13 @@ class CleaningForm(ChangeForm):
     """`broker`: the master of this name; `cluster`: all masters of the cluster."""
     confirm: str = ""
     """The name of the broker, typed again."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
-class WritePermissionForm(ChangeForm):
+class WritePermissionForm(DryRunForm):
     """Whether producers may send to a broker, in all routes of the name servers."""
 
     is_writable: bool
     """False: producers stop sending to it, consumers go on."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
 async def change_setting(services: ConsoleServices, broker: str, form: SettingForm) -> ChangeResult:
@@ -82,7 +76,7 @@ async def change_setting(services: ConsoleServices, broker: str, form: SettingFo
                 raise UsageError("key", form.key, f"{server.broker} ({server.addr}) has no such setting; {expected}")
         await admin.update_broker_config({form.key: form.value}, servers)
     before = ", ".join(sorted({table[form.key] or "(empty)" for _, table in answers.values}))
-    verb = "would set" if form.is_dry_run else "set"
+    verb = form.verb("set", "set")
     notice = f"{verb} {form.key} from {before} to {form.value or '(empty)'} on {_names(servers)}"
     return result_of(admin, notice)
 
@@ -113,7 +107,7 @@ async def clean(services: ConsoleServices, broker: str, form: CleaningForm) -> C
         "expired-commit-log": "expired commit log files",
         "unused-topics": "queues of unused topics",
     }[form.operation]
-    return result_of(admin, f"{'would delete' if form.is_dry_run else 'deleted'} {what} on {_names(servers)}")
+    return result_of(admin, f"{form.verb('delete', 'deleted')} {what} on {_names(servers)}")
 
 
 async def change_write_permission(services: ConsoleServices, broker: str, form: WritePermissionForm) -> ChangeResult:
@@ -125,19 +119,13 @@ async def change_write_permission(services: ConsoleServices, broker: str, form: 
     """
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
         permissions = await admin.set_broker_writable(broker, form.is_writable)
-    verb = (
-        ("restore" if form.is_writable else "remove")
-        if form.is_dry_run
-        else "restored"
-        if form.is_writable
-        else "removed"
-    )
+    verb = form.verb("restore", "restored") if form.is_writable else form.verb("remove", "removed")
     topics = ", ".join(
         f"{permission.topics} {'topic' if permission.topics == 1 else 'topics'} at {permission.name_server}"
         for permission in permissions
         if permission.topics is not None
     )
-    notice = f"{'would ' if form.is_dry_run else ''}{verb} the write permission of {broker}"
+    notice = f"{verb} the write permission of {broker}"
     return result_of(admin, f"{notice}: {topics}" if topics else notice)
 
 

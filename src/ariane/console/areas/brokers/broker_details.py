@@ -14,7 +14,7 @@ from ariane.console.live.live_history import broker_key
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 from ariane.errors import NotFound, ServerUnavailable
 
 SETTINGS_SIZE = 500  # rows of a page: brokers have about 200 settings
@@ -40,13 +40,9 @@ class SettingsQuery(ListQuery):
     """Only settings that differ between servers."""
 
 
-class BrokerServersView(View):
+class BrokerServersView(PartialView):
     """A server of a broker, and the others of the same name."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     broker: str
     """Broker name."""
     server: BrokerView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.brokers.server_views import BrokerView, NameServerView, broker_view
 from ariane.console.services import ConsoleServices
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 
 
 class ClusterGroup(View):
@@ -17,13 +17,9 @@ class ClusterGroup(View):
     """Masters and slaves, by name and id."""
 
 
-class ClusterView(View):
+class ClusterView(PartialView):
     """All servers."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     name_servers: list[NameServerView]
     """All name servers."""
     clusters: list[ClusterGroup]
@@ -41,13 +37,9 @@ class NameServerSetting(View):
     """Whether name servers have different values."""
 
 
-class NameServerSettings(View):
+class NameServerSettings(PartialView):
     """Settings of all name servers."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Name servers that did not respond, with the reason."""
     servers: list[str]
     """Addresses of the name servers that responded."""
     settings: list[NameServerSetting]

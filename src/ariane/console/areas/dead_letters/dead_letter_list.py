@@ -32,7 +32,7 @@ from ariane.console.areas.messages.message_scan import ScanBudget, TopicScan
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.visible_text import visible
 from ariane.console.web.form_fields import OptionalInt
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 from ariane.errors import ArianeError, MessageRefused, RouteNotFound
 from ariane.model.message import KEYS, ORIGIN_MESSAGE_ID, RESERVED, TAGS, ReceivedMessage
 from ariane.model.topic import dlq_topic
@@ -99,13 +99,9 @@ class DeadLetterRow(View):
     """What became of it if it was resent from this console."""
 
 
-class DeadLetterListView(View):
+class DeadLetterListView(PartialView):
     """A page of a group's dead letters, newest first."""
 
-    as_of_ms: int
-    """Time of the query, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Brokers that did not respond, with the reason."""
     group: str
     """Name of the group."""
     topic: str

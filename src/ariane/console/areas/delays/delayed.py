@@ -18,7 +18,7 @@ from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import parse_duration_ms
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.view_model import ChangeResult, View
+from ariane.console.web.view_model import ChangeResult, DryRunForm, PartialView, View
 
 READ_DEFAULT = 500
 READ_MAX = 10_000
@@ -78,13 +78,9 @@ class DueBucket(View):
     """Messages due in it."""
 
 
-class DelayedView(View):
+class DelayedView(PartialView):
     """Pending delayed messages."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Brokers that did not respond, with the reason."""
     topic: str
     """Topic that was asked for; empty: all."""
     due: str
@@ -105,11 +101,8 @@ class DelayedView(View):
     """Number of messages by due time, for all messages that were read; without gaps."""
 
 
-class CancelDelayedForm(DeletionForm):
+class CancelDelayedForm(DeletionForm, DryRunForm):
     """Cancellation of a pending delayed message; `confirm` is the id of the message."""
-
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
 COLUMNS = {
@@ -175,7 +168,7 @@ async def cancel_delayed(services: ConsoleServices, message_id: str, form: Cance
         check_confirmed(form, message_id, label="the id of the message, ", done="cancelled")
     admin = services.admin(is_dry_run=form.is_dry_run)
     delayed = await admin.cancel_delayed(message_id)
-    verb = "would cancel" if form.is_dry_run else "cancelled"
+    verb = form.verb("cancel", "cancelled")
     return result_of(admin, f"{verb} delayed message {message_id} of topic {delayed.topic}")
 
 

@@ -11,7 +11,7 @@ from ariane.console.areas.admin_results import result_of, texts_of
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalText
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+from ariane.console.web.view_model import ChangeResult, DryRunForm, PartialView, View
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 
 READ_DEFAULT = 1_000
@@ -77,13 +77,9 @@ class BrokerTransactions(View):
     """Half messages that were read, at most the limit."""
 
 
-class TransactionsView(View):
+class TransactionsView(PartialView):
     """Half messages of all brokers that responded."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Brokers that did not respond, with the reason."""
     state: TransactionState
     """State that was asked for."""
     cluster: str
@@ -104,13 +100,11 @@ class TransactionsView(View):
     """Half messages that were read."""
 
 
-class ResumeChecksForm(ChangeForm):
+class ResumeChecksForm(DryRunForm):
     """Restart of the checks of a half message."""
 
     broker: OptionalText = None
     """Name of the broker, for an offset id that contains a former address of it."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
 COLUMNS = {
@@ -178,7 +172,7 @@ async def resume_checks(services: ConsoleServices, message_id: str, form: Resume
     """
     admin = services.admin(is_dry_run=form.is_dry_run)
     await admin.resume_checks(message_id, broker=form.broker)
-    verb = "would resume" if form.is_dry_run else "resumed"
+    verb = form.verb("resume", "resumed")
     return result_of(admin, f"{verb} the checks of half message {message_id}")
 
 

@@ -20,7 +20,7 @@ from ariane.cluster.groups.group_admin import GroupConnections
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.groups.group_progress import BlockedQueueRow, blocked_row
 from ariane.console.services import ConsoleServices
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.versions import version_name
 
@@ -95,11 +95,9 @@ class SettingDifference(View):
     """Client id to value; null: the client does not report it."""
 
 
-class GroupClientsView(View):
+class GroupClientsView(PartialView):
     """Clients of a consumer group."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
     unavailable: list[str]
     """Brokers and clients that did not respond, with the reason."""
     group: str

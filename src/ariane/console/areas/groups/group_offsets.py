@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from pydantic import Field
 
 from ariane.console.areas.admin_results import texts_of
+from ariane.console.areas.groups.group_traffic import read_topics
 from ariane.console.areas.groups.offset_changes import (
     ResetOffsetsForm,
     ResetOffsetsView,
@@ -14,7 +13,7 @@ from ariane.console.areas.groups.offset_changes import (
     reset_offsets,
 )
 from ariane.console.services import ConsoleServices
-from ariane.console.web.view_model import ChangeForm, View
+from ariane.console.web.view_model import DryRunForm, PartialView, View
 from ariane.errors import NotFound, UsageError
 from ariane.model.topic import group_name_fault, retry_topic
 
@@ -26,7 +25,7 @@ class GroupResetForm(ResetTargetForm):
     """Topic whose offsets are moved."""
 
 
-class CloneOffsetsForm(ChangeForm):
+class CloneOffsetsForm(DryRunForm):
     """Copy of a group's offsets to another group."""
 
     destination: str = Field(min_length=1)
@@ -67,13 +66,9 @@ class CloneOffsetsView(View):
     """The offsets."""
 
 
-class GroupOffsetsView(View):
+class GroupOffsetsView(PartialView):
     """Topics of a group, for the forms of its offsets."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     group: str
     """Name of the group."""
     topics: list[str]
@@ -95,11 +90,7 @@ async def group_offsets(services: ConsoleServices, group: str) -> GroupOffsetsVi
     """
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
-    lag, connections = await asyncio.gather(admin.group_lag(group), admin.consumer_connections(group))
-    subscribed = connections.subscriptions if connections is not None else {}
-    topics = sorted({queue.topic for queue in lag.queues} | set(subscribed))
-    if not topics:
-        await admin.check_group(group)
+    lag, connections, topics = await read_topics(admin, group)
     # Without a response of every broker an empty list of clients says nothing.
     is_online = False if connections is None else bool(connections.connections) or None
     return GroupOffsetsView(
@@ -150,7 +141,7 @@ async def clone_group(services: ConsoleServices, group: str, form: CloneOffsetsF
         )
         for item in copied
     ]
-    verb = "would copy" if form.is_dry_run else "copied"
+    verb = form.verb("copy", "copied")
     notice = f"{verb} {len(rows)} offset{'' if len(rows) == 1 else 's'} of {group} to {form.destination}"
     return CloneOffsetsView(
         notice=notice, group=group, destination=form.destination, is_dry_run=form.is_dry_run, offsets=rows

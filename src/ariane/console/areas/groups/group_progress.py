@@ -17,7 +17,7 @@ from ariane.console.live.live_history import group_key
 from ariane.console.live.live_snapshot import GroupRow
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
 
@@ -87,11 +87,9 @@ class BlockedQueueRow(View):
     """For how long, in milliseconds; null if unknown."""
 
 
-class GroupProgressView(View):
+class GroupProgressView(PartialView):
     """Progress of a consumer group."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
     unavailable: list[str]
     """Brokers and clients that did not respond, with the reason."""
     group: str

@@ -17,7 +17,7 @@ from ariane.console.areas.admin_results import result_of, texts_of
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalBool, OptionalInt
-from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+from ariane.console.web.view_model import ChangeResult, DryRunForm, PartialView, View
 from ariane.errors import AlreadyExists, NotFound, ServerUnavailable, UsageError
 from ariane.model.topic import QUEUES_MAX, SubscriptionGroupConfig, group_name_fault
 
@@ -36,13 +36,9 @@ class GroupSettingRow(View):
     """Whether brokers have different values."""
 
 
-class GroupSettingsView(View):
+class GroupSettingsView(PartialView):
     """Configuration of a consumer group."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Brokers that did not respond, with the reason."""
     group: str
     """Name of the group."""
     brokers: list[str]
@@ -62,7 +58,7 @@ class GroupTargetsView(View):
     """Names of the masters."""
 
 
-class GroupSettingsForm(ChangeForm):
+class GroupSettingsForm(DryRunForm):
     """New values of settings. Settings without a value stay unchanged on each broker."""
 
     retry_max_times: OptionalInt = Field(None, ge=-1, le=RETRIES_MAX)
@@ -83,8 +79,6 @@ class GroupSettingsForm(ChangeForm):
     """Slave that responses suggest for messages that are no longer in memory."""
     brokers: list[str] = Field(default_factory=list)
     """Names of the brokers; empty: all that have the group, or for a new group all masters."""
-    is_dry_run: bool = False
-    """Return what would be changed."""
 
 
 class CreateGroupForm(GroupSettingsForm):
@@ -94,16 +88,14 @@ class CreateGroupForm(GroupSettingsForm):
     """Name: letters, digits, and % | _ -"""
 
 
-class SuspendForm(ChangeForm):
+class SuspendForm(DryRunForm):
     """Whether a consumer group may consume."""
 
     is_suspended: bool
     """true: brokers refuse all pulls of the group; its clients stay connected, and its offsets stay as they are."""
-    is_dry_run: bool = False
-    """Return what would be changed."""
 
 
-class DeleteGroupForm(DeletionForm):
+class DeleteGroupForm(DeletionForm, DryRunForm):
     """Deletion of a consumer group."""
 
     with_offsets: bool = False
@@ -171,10 +163,7 @@ async def create_group(services: ConsoleServices, form: CreateGroupForm) -> Chan
     if existing := [server.broker for server, table in tables.values if form.group in table]:
         raise AlreadyExists("group", form.group, f"exists on {', '.join(existing)}; change its configuration instead")
     await admin.save_group(SubscriptionGroupConfig(group_name=form.group, **_new_settings(form)), servers=servers)
-    return result_of(
-        admin,
-        f"would create consumer group {form.group}" if admin.is_dry_run else f"created consumer group {form.group}",
-    )
+    return result_of(admin, f"{form.verb('create', 'created')} consumer group {form.group}")
 
 
 async def change_group(services: ConsoleServices, group: str, form: GroupSettingsForm) -> ChangeResult:
@@ -193,7 +182,7 @@ async def change_group(services: ConsoleServices, group: str, form: GroupSetting
     servers = await _selected(admin, form.brokers)
     await _save(admin, group, servers, settings, is_exact=bool(form.brokers))
     names = ", ".join(f"{_wire_name(name)} = {str(value).lower()}" for name, value in settings.items())
-    return result_of(admin, f"would change {group}: {names}" if admin.is_dry_run else f"changed {group}: {names}")
+    return result_of(admin, f"{form.verb('change', 'changed')} {group}: {names}")
 
 
 async def suspend_group(services: ConsoleServices, group: str, form: SuspendForm) -> ChangeResult:
@@ -206,9 +195,8 @@ async def suspend_group(services: ConsoleServices, group: str, form: SuspendForm
     """
     admin = services.admin(is_dry_run=form.is_dry_run)
     await _save(admin, group, await _selected(admin, []), {"consume_enable": not form.is_suspended}, is_exact=False)
-    if form.is_suspended:
-        return result_of(admin, f"would suspend {group}" if admin.is_dry_run else f"suspended {group}")
-    return result_of(admin, f"would resume {group}" if admin.is_dry_run else f"resumed {group}")
+    verb = form.verb("suspend", "suspended") if form.is_suspended else form.verb("resume", "resumed")
+    return result_of(admin, f"{verb} {group}")
 
 
 async def delete_group(services: ConsoleServices, group: str, form: DeleteGroupForm) -> ChangeResult:
@@ -224,9 +212,7 @@ async def delete_group(services: ConsoleServices, group: str, form: DeleteGroupF
     admin = services.admin(is_dry_run=form.is_dry_run)
     await admin.check_group(group)
     await admin.delete_group(group, with_offsets=form.with_offsets, with_topics=form.with_topics)
-    return result_of(
-        admin, f"would delete consumer group {group}" if admin.is_dry_run else f"deleted consumer group {group}"
-    )
+    return result_of(admin, f"{form.verb('delete', 'deleted')} consumer group {group}")
 
 
 async def _save(

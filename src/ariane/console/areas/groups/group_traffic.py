@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Literal
 
+from ariane.cluster.admin import Admin
+from ariane.cluster.groups.group_admin import GroupConnections
+from ariane.cluster.groups.group_lag import GroupLag
 from ariane.cluster.groups.group_rates import GroupRates, WindowRates
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.reports.chart_history import ChartHistory, ChartRange, RangeName, chart_history
 from ariane.console.live.live_history import group_key
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import gettext as _
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 
 ServingServers = Literal["masters", "slaves", "both", "none", "unknown"]
 
@@ -55,13 +58,9 @@ class TrafficPoint(View):
     """Messages not consumed yet; null: unknown."""
 
 
-class GroupTrafficView(View):
+class GroupTrafficView(PartialView):
     """Deliveries to a consumer group."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     group: str
     """Name of the group."""
     topics: list[str]
@@ -113,15 +112,25 @@ async def group_traffic(services: ConsoleServices, group: str, chart_range: Rang
     """
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
+    _, _, topics = await read_topics(admin, group)
+    rates = await admin.group_rates(group, topics)
+    history = await chart_history(services, group_key(group), chart_range, group=group)
+    return traffic_view(rates, as_of_ms=as_of_ms, history=history)
+
+
+async def read_topics(admin: Admin, group: str) -> tuple[GroupLag, GroupConnections | None, list[str]]:
+    """Return the lag of a group, its clients (None: it has none), and its topics.
+
+    Raises:
+        NotFound: no broker has the group; the message lists similar names.
+    """
     lag, connections = await asyncio.gather(admin.group_lag(group), admin.consumer_connections(group))
     # Broadcasting groups have no offsets at the brokers: their topics are those of the subscriptions.
     subscribed = connections.subscriptions if connections is not None else {}
     topics = sorted({queue.topic for queue in lag.queues} | set(subscribed))
     if not topics:
         await admin.check_group(group)
-    rates = await admin.group_rates(group, topics)
-    history = await chart_history(services, group_key(group), chart_range, group=group)
-    return traffic_view(rates, as_of_ms=as_of_ms, history=history)
+    return lag, connections, topics
 
 
 def traffic_view(rates: GroupRates, *, as_of_ms: int, history: ChartHistory) -> GroupTrafficView:

@@ -13,14 +13,14 @@ from ariane.cluster.groups.offset_admin import EARLIEST, LATEST, OffsetTarget, R
 from ariane.console.services import ConsoleServices
 from ariane.console.texts import preferences
 from ariane.console.web.form_fields import OptionalInt, parse_time_ms, without_blanks
-from ariane.console.web.view_model import ChangeForm, View
+from ariane.console.web.view_model import DryRunForm, View
 from ariane.errors import ArianeError, UsageError
 from ariane.model.topic import group_name_fault
 
 GROUPS_MAX = 100  # of one request; they are moved one after another
 
 
-class ResetTargetForm(ChangeForm):
+class ResetTargetForm(DryRunForm):
     """Where consumer groups continue in a topic."""
 
     to: Literal["time", "earliest", "latest", "offset"] = "time"
@@ -122,7 +122,7 @@ async def reset_offsets(services: ConsoleServices, topic: str, form: ResetOffset
             views.append(_failed(group, str(error)))
     moved = [view.group for view in views if view.error is None]
     failed = f"; {len(views) - len(moved)} of {len(views)} groups failed" if len(moved) < len(views) else ""
-    verb = "would move" if form.is_dry_run else "moved"
+    verb = form.verb("move", "moved")
     return ResetOffsetsView(
         notice=f"{verb} {', '.join(moved) or 'no group'} in topic {topic}{failed}",
         topic=topic,

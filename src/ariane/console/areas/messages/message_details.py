@@ -36,7 +36,8 @@ from ariane.console.areas.traces.trace_sources import (
     read_trace_topic,
 )
 from ariane.console.services import ConsoleServices
-from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+from ariane.console.web.form_fields import check_topic
+from ariane.console.web.view_model import ChangeForm, ChangeResult, PartialView, View
 from ariane.errors import ArianeError, NotFound, ReplyError, ServerUnavailable, UsageError
 from ariane.model.message import (
     RETRY_TOPIC,
@@ -45,17 +46,15 @@ from ariane.model.message import (
     TRANSACTION_PREPARED,
     ReceivedMessage,
 )
-from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_name_fault, group_of_topic, topic_name_fault
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_name_fault, group_of_topic
 from ariane.reports.trace_steps import SUCCESS, StepKind, TraceStep
 
 CONSUME_TIMEOUT_MS = 5_000.0  # a third of the time that a listener may take
 
 
-class MessageDetailsView(View):
+class MessageDetailsView(PartialView):
     """A stored message."""
 
-    as_of_ms: int
-    """Time of the read, ms since the epoch."""
     unavailable: list[str]
     """Servers that did not respond, with the reason: there may be older or newer records of this message."""
     row: MessageRow
@@ -105,13 +104,9 @@ class ConsumerRow(View):
     """Address of the client; empty: no trace."""
 
 
-class MessageConsumersView(View):
+class MessageConsumersView(PartialView):
     """Who consumed a message, and where copies of it are stored."""
 
-    as_of_ms: int
-    """Time of the read, ms since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     message_id: str
     """Unique key of the message."""
     trace_topic: str
@@ -159,8 +154,7 @@ async def find_message(services: ConsoleServices, admin: Admin, message_id: str,
         ServerUnavailable: those that responded have none.
         RouteNotFound: the topic does not exist.
     """
-    if topic and (fault := topic_name_fault(topic)):
-        raise UsageError("topic", topic, f"{fault}; enter the name of a topic")
+    check_topic(topic)
     record = await view_record(admin, message_id)
     if record is not None:
         return QueryResult([record])
@@ -306,8 +300,7 @@ async def resend(services: ConsoleServices, message_id: str, form: ResendMessage
         NotFound, ServerUnavailable, RouteNotFound: as `find_message`, or the target topic does not exist.
         ReplyError, ConnectionLost, RequestTimeout: not acknowledged; the copy may be stored.
     """
-    if form.topic and (fault := topic_name_fault(form.topic)):
-        raise UsageError("topic", form.topic, f"{fault}; enter the name of a topic")
+    check_topic(form.topic)
     async with services.admin(is_dry_run=form.dry_run) as admin:
         message = (await find_message(services, admin, message_id, topic)).messages[0]
         result = await admin.resend(message, form.topic or None)

@@ -30,11 +30,11 @@ from ariane.console.areas.messages.message_scan import ScanBudget, ScanResult, T
 from ariane.console.areas.record_lookup import view_record
 from ariane.console.services import ConsoleServices
 from ariane.console.texts import preferences
-from ariane.console.web.form_fields import TEXT_MAX, Name, parse_time_range
-from ariane.console.web.view_model import View
+from ariane.console.web.form_fields import TEXT_MAX, Name, check_topic, parse_time_range
+from ariane.console.web.view_model import PartialView, View
 from ariane.errors import ConnectionLost, RequestTimeout, UsageError
 from ariane.model.ids import parse_offset_message_id, recalled_key
-from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC, is_system_topic, topic_name_fault
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC, is_system_topic
 
 MATCHES = 50
 INDEX_MATCHES_MAX = 500  # of one topic and broker, the newest
@@ -100,11 +100,9 @@ class SearchProgress(View):
     """Their end; null: no limit."""
 
 
-class MessageListView(View):
+class MessageListView(PartialView):
     """Result of a search."""
 
-    as_of_ms: int
-    """Time of the search, ms since the epoch."""
     unavailable: list[str]
     """Servers that did not respond, with the reason: their messages are missing."""
     kind: SearchKind
@@ -138,8 +136,7 @@ async def search_messages(services: ConsoleServices, form: MessageQueryForm) -> 
         RouteNotFound: the topic does not exist.
     """
     now_ms = services.clock.now_ms()
-    if form.topic and (fault := topic_name_fault(form.topic)):
-        raise UsageError("topic", form.topic, f"{fault}; enter the name of a topic")
+    check_topic(form.topic)
     since_ms, until_ms = parse_time_range(form.since, form.until, now_ms, zone=preferences.current().zone)
     selection = MessageFilter(tag=form.tag or None, text=form.text or None, since_ms=since_ms, until_ms=until_ms)
     async with services.admin() as admin:

@@ -13,7 +13,7 @@ from ariane.cluster.connection import BrokerServer, BrokerUnavailable
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 from ariane.errors import NotFound
 from ariane.protocol.requests.admin import ClientConnection
 from ariane.protocol.requests.brokers import ProducerInfo
@@ -48,13 +48,9 @@ class ProducerRow(View):
     """Names of the brokers to which it is connected."""
 
 
-class ProducersView(View):
+class ProducersView(PartialView):
     """Connected producers."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Brokers that did not respond, with the reason."""
     group: str
     """Group that was asked for; empty: all."""
     topic: str

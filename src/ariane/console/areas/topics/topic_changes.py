@@ -17,7 +17,7 @@ from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.areas.topics.topic_details import TopicConfigRow, config_row
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalInt, OptionalText
-from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+from ariane.console.web.view_model import ChangeResult, DryRunForm, View
 from ariane.errors import NotFound, ServerUnavailable, UsageError
 from ariane.model.topic import PERMISSIONS, TopicConfig
 
@@ -25,7 +25,7 @@ _ORDER_ENTRY = re.compile(r"([^:;\s]+):([1-9]\d{0,4})")
 Permission = Literal["read-write", "read", "write"]
 
 
-class CreateTopicForm(ChangeForm):
+class CreateTopicForm(DryRunForm):
     """A topic to create. Without clusters and brokers, all masters get it."""
 
     topic: str
@@ -42,11 +42,9 @@ class CreateTopicForm(ChangeForm):
     """Clusters whose masters get the topic."""
     brokers: tuple[str, ...] = ()
     """Names of brokers that get the topic, in addition to those of the clusters."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
-class ChangeTopicForm(ChangeForm):
+class ChangeTopicForm(DryRunForm):
     """New settings of a topic. Settings without a value stay unchanged on each broker."""
 
     read_queues: OptionalInt = None
@@ -57,26 +55,20 @@ class ChangeTopicForm(ChangeForm):
     """What clients may do."""
     brokers: tuple[str, ...] = ()
     """Names of the brokers to change; empty: all that have the topic."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
-class DeleteTopicForm(DeletionForm):
+class DeleteTopicForm(DeletionForm, DryRunForm):
     """Deletion of a topic with its messages."""
 
     cluster: OptionalText = None
     """Only from brokers of this cluster; null: from all."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
-class OrderConfigForm(ChangeForm):
+class OrderConfigForm(DryRunForm):
     """Order configuration of a topic in the KV table of the name servers."""
 
     configuration: str = Field("", max_length=10_000)
     """Queues per broker, `broker-a:4;broker-b:4`; empty: delete the configuration."""
-    is_dry_run: bool = False
-    """Return the changes without executing them."""
 
 
 class TopicConfigChange(View):
@@ -125,7 +117,7 @@ async def create_topic(services: ConsoleServices, form: CreateTopicForm) -> Chan
         order = ";".join(f"{server.broker}:{write_queues}" for server in servers)
         await admin.put_order_conf(form.topic, order)
     names = ", ".join(server.broker for server in servers)
-    verb = "would create" if form.is_dry_run else "created"
+    verb = form.verb("create", "created")
     queues = f"{form.queues} queue{'' if form.queues == 1 else 's'}"
     return result_of(admin, f"{verb} topic {form.topic} with {queues} on {names}")
 
@@ -173,7 +165,7 @@ async def change_topic(services: ConsoleServices, topic: str, form: ChangeTopicF
     if not rows:
         notice = f"nothing to change: topic {topic} has these settings already"
     else:
-        verb = "would change" if form.is_dry_run else "changed"
+        verb = form.verb("change", "changed")
         notice = f"{verb} topic {topic} on {', '.join(row.before.broker for row in rows)}"
     return TopicChangeResult(**result_of(admin, notice).model_dump(), brokers=tuple(rows))
 
@@ -228,7 +220,7 @@ async def delete_topic(services: ConsoleServices, topic: str, form: DeleteTopicF
     # An order configuration without a topic would apply to the next topic with this name.
     if form.cluster is None and await admin.fetch_order_conf(topic) is not None:
         await admin.delete_order_conf(topic)
-    verb = "would delete" if form.is_dry_run else "deleted"
+    verb = form.verb("delete", "deleted")
     where = f" from cluster {form.cluster}" if form.cluster else ""
     return result_of(admin, f"{verb} topic {topic}{where}")
 
@@ -255,5 +247,5 @@ async def change_order(services: ConsoleServices, topic: str, form: OrderConfigF
         await admin.put_order_conf(topic, ";".join(entries))
     else:
         await admin.delete_order_conf(topic)
-    verb = "set" if entries else "delete" if form.is_dry_run else "deleted"
-    return result_of(admin, f"{'would ' if form.is_dry_run else ''}{verb} the order configuration of topic {topic}")
+    verb = form.verb("set", "set") if entries else form.verb("delete", "deleted")
+    return result_of(admin, f"{verb} the order configuration of topic {topic}")

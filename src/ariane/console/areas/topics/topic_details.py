@@ -15,7 +15,7 @@ from ariane.console.areas.admin_results import texts_of
 from ariane.console.live.live_snapshot import TopicKind
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 from ariane.model.topic import TopicConfig, permission_words
 from ariane.protocol.requests.routing import TopicRoute
 
@@ -39,13 +39,9 @@ class RouteRow(View):
     """`read-write`, `read`, `write` or `none`."""
 
 
-class TopicStatusView(View):
+class TopicStatusView(PartialView):
     """Status of a topic, and its route."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     topic: str
     """Name of the topic."""
     kind: TopicKind | None
@@ -102,13 +98,9 @@ class QueueRow(View):
     """Store time of the last message; null if the queue is empty."""
 
 
-class TopicQueuesView(View):
+class TopicQueuesView(PartialView):
     """Queues of a topic."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     topic: str
     """Name of the topic."""
     messages: int | None
@@ -140,13 +132,9 @@ class TopicConfigRow(View):
     """Bit 0: unit topic, bit 1: has a unit subscription."""
 
 
-class TopicConfigView(View):
+class TopicConfigView(PartialView):
     """Configuration of a topic on all of its brokers."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     topic: str
     """Name of the topic."""
     brokers: list[TopicConfigRow]
@@ -174,13 +162,9 @@ class TopicConsumerRow(View):
     """Store time of the newest message that it consumed; null: none, or deleted since."""
 
 
-class TopicConsumersView(View):
+class TopicConsumersView(PartialView):
     """Consumer groups of a topic."""
 
-    as_of_ms: int
-    """Time of the values, in milliseconds since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     topic: str
     """Name of the topic."""
     consumers: Page[TopicConsumerRow]

@@ -27,11 +27,11 @@ from ariane.console.areas.traces.trace_sources import (
 from ariane.console.areas.traces.trace_views import ClockView, TracedGroupRow, TraceSourceView, TraceStepView, TraceView
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.visible_text import visible
-from ariane.errors import ConnectionLost, RequestTimeout, ServerUnavailable, UsageError
+from ariane.console.web.form_fields import check_topic
+from ariane.errors import ConnectionLost, RequestTimeout, ServerUnavailable
 from ariane.model.born_time import AHEAD_MS
 from ariane.model.host import ip_of
 from ariane.model.ids import recalled_key
-from ariane.model.topic import topic_name_fault
 from ariane.reports.trace_steps import StepKind, StepSource, TraceStep
 
 STEPS_MAX = 2_000  # clients choose the number of steps: each trace message may have thousands
@@ -56,8 +56,7 @@ def trace_topic_of(services: ConsoleServices, name: str) -> str:
     Raises:
         UsageError: the name is invalid.
     """
-    if name and (fault := topic_name_fault(name)):
-        raise UsageError("trace topic", name, f"{fault}; enter the name of a topic")
+    check_topic(name, "trace topic")
     return name or services.settings.trace_topic
 
 
@@ -74,8 +73,7 @@ async def trace(services: ConsoleServices, message_id: str, trace_topic: str = "
         UsageError: the name of a topic is invalid.
     """
     name = trace_topic_of(services, trace_topic)
-    if topic and (fault := topic_name_fault(topic)):
-        raise UsageError("topic", topic, f"{fault}; enter the name of a topic")
+    check_topic(topic)
     message_id = recalled_key(message_id)
     async with services.admin() as admin:
         if (record := await _record(admin, message_id)) is not None:

@@ -13,10 +13,10 @@ from ariane.console.areas.traces.trace_sources import decode_carriers
 from ariane.console.areas.traces.trace_views import TracedListView, TracedMessageRow, TraceForm
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.visible_text import visible
+from ariane.console.web.form_fields import check_topic
 from ariane.errors import RouteNotFound, ServerUnavailable, StoreError, UsageError
 from ariane.model.ids import recalled_key
 from ariane.model.message import ReceivedMessage
-from ariane.model.topic import topic_name_fault
 from ariane.model.trace_event import PublishEvent
 from ariane.reports.trace_steps import StepSource
 
@@ -48,8 +48,7 @@ async def traced_messages(services: ConsoleServices, form: TraceForm) -> TracedL
     name = trace_topic_of(services, form.trace_topic)
     if not form.q:
         raise UsageError("q", None, "enter a message id or a business key")
-    if form.topic and (fault := topic_name_fault(form.topic)):
-        raise UsageError("topic", form.topic, f"{fault}; enter the name of a topic")
+    check_topic(form.topic)
     text = recalled_key(form.q)
     candidates: list[_Candidate] = []
     warnings: list[str] = []

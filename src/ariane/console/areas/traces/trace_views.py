@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ariane.console.web.form_fields import Name
-from ariane.console.web.view_model import View
+from ariane.console.web.view_model import PartialView, View
 from ariane.reports.trace_steps import StepKind, StepSource
 
 
@@ -112,13 +112,9 @@ class TracedGroupRow(View):
     """Time from the first record that consumers can read to the first delivery; null: unknown."""
 
 
-class TraceView(View):
+class TraceView(PartialView):
     """The trace of one message."""
 
-    as_of_ms: int
-    """Time of the read, ms since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     message_id: str
     """Unique key of the message."""
     topic: str
@@ -160,13 +156,9 @@ class TracedMessageRow(View):
     """Where it was found."""
 
 
-class TracedListView(View):
+class TracedListView(PartialView):
     """Messages that match a search for traces."""
 
-    as_of_ms: int
-    """Time of the search, ms since the epoch."""
-    unavailable: list[str]
-    """Servers that did not respond, with the reason."""
     trace_topic: str
     """Trace topic that was searched."""
     warnings: list[str]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-from ariane.errors import ConfigError
-
 
 class ConsoleRole(enum.StrEnum):
     """What an account may do. Each role includes the earlier ones."""
@@ -20,15 +18,3 @@ class ConsoleRole(enum.StrEnum):
 
 
 _RANKS = {role: rank for rank, role in enumerate(ConsoleRole)}
-
-
-def parse_role(text: str) -> ConsoleRole:
-    """Return the role of a name.
-
-    Raises:
-        ConfigError: there is no such role.
-    """
-    try:
-        return ConsoleRole(text.strip().lower())
-    except ValueError:
-        raise ConfigError("role", text, f"expected one of {', '.join(ConsoleRole)}") from None
