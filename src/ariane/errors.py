@@ -21,6 +21,7 @@ ArianeError
 ├── ConfigError          the value of a setting is invalid (key, value, fix)
 │   ├── AlreadyExists    something has the name that was chosen for something new
 │   └── UsageError       an option or argument of a command is invalid
+├── MissingPackage       a package of an extra is not installed; also a ModuleNotFoundError (name, extra)
 └── ClientClosed         the producer or consumer is not started, or closed
 
 `ariane.protocol.transient.is_transient` decides which of them may disappear when the request is repeated.
@@ -210,6 +211,15 @@ class AlreadyExists(ConfigError):
 
 class UsageError(ConfigError):
     """An option or argument of a command is invalid. `value` is None if it is missing."""
+
+
+class MissingPackage(ArianeError, ModuleNotFoundError):
+    """A package is not installed. It belongs to an extra of the distribution: `pip install ariane` installs what clients need."""
+
+    def __init__(self, package: str, extra: str, python: str) -> None:
+        super().__init__(f"{package} is not installed for {python}: pip install 'ariane[{extra}]'")
+        self.name = package
+        self.extra = extra
 
 
 class ClientClosed(ArianeError):

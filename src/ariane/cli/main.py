@@ -40,6 +40,7 @@ from ariane.cli.servers import (
 )
 from ariane.cli.up import up_command
 from ariane.errors import ArianeError, UsageError
+from ariane.extras import naming_extras
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -175,7 +176,8 @@ def run() -> None:
     """Run the command of `sys.argv`. Print expected errors as one line, without a traceback."""
     # Errors that a user can solve are one line; anything else is a fault of the program and keeps its traceback.
     try:
-        app(prog_name="ariane")
+        with naming_extras():
+            app(prog_name="ariane")
     except UsageError as error:
         _fail(str(error), MISUSED)
     except ArianeError as error:

@@ -15,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
-from prometheus_client import Metric as PrometheusMetric
-from prometheus_client.registry import Collector
-
+from ariane.extras import naming_extras
 from ariane.metrics import families
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import HistogramValue
 from ariane.metrics.polling.scraped_cluster import ClientRates, ConnectedClient, ScrapedCluster
 from ariane.model.clock_offset import ClockOffset
 from ariane.protocol.requests.callbacks import ConsumeStatus
+
+with naming_extras():
+    from prometheus_client import Metric as PrometheusMetric
+    from prometheus_client.registry import Collector
 
 CLIENT_PREFIX = "rocketmq_client_"
 

@@ -9,6 +9,9 @@ async with Producer(NAMESRV, "shop", telemetry=OpenTelemetry()) as producer: ...
 
 from __future__ import annotations
 
-from ariane.otel.client_spans import OpenTelemetry
+from ariane.extras import naming_extras
+
+with naming_extras():
+    from ariane.otel.client_spans import OpenTelemetry
 
 __all__ = ["OpenTelemetry"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ariane.extras import naming_extras
 from ariane.spark import interpreter
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import_module(f"{__name__}.availability").require_connector()
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        with naming_extras():
+            import_module(f"{__name__}.availability").require_connector()
+            return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 interpreter.choose_python()

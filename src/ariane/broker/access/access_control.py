@@ -17,10 +17,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from ariane.broker.access.acl import Acl, AclFile, parse_acl_file
 from ariane.errors import ConfigError
+from ariane.extras import naming_extras
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import ResponseCode, code_name
@@ -101,6 +100,9 @@ class AccessControl:
 
     def _edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
         """Change a file in the worker thread, to the end even if the request is cancelled."""
+        with naming_extras():
+            import yaml
+
         path = choose(self._read().files)
         document = _document(path)
         version = parse_acl_file(path, document).version.next(self._now_ms())
@@ -167,6 +169,9 @@ class AccessControl:
 
 
 def _document(path: str) -> dict[str, Any]:
+    with naming_extras():
+        import yaml  # only with access control: clusters in tests of applications need no extra
+
     try:
         if Path(path).stat().st_size > FILE_BYTES_MAX:
             raise ConfigError("aclEnable", path, f"the file has more than {FILE_BYTES_MAX} bytes")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.errors import ConfigError, UsageError
+from ariane.extras import naming_extras
 
 if TYPE_CHECKING:
     from ariane.protocol.signing import Credentials
@@ -38,7 +39,8 @@ def read_account(access_key: str | None, secret_key: str | None, environment: Ma
 
 
 def _read_file(path: Path) -> Credentials:
-    import yaml  # only with access control: a tenth of the start-up time
+    with naming_extras():
+        import yaml  # only with access control: a tenth of the start-up time
 
     try:
         table = yaml.safe_load(path.read_text(encoding="utf-8"))
