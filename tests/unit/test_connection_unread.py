@@ -284,7 +284,7 @@ def test_a_peer_that_stops_reading_is_closed_but_a_slow_reader_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
-        limits = ServerLimits(unread_timeout_s=0.05)
+        limits = ServerLimits(unread_timeout_s=0.5)
         (slow, slow_transport), (dead, dead_transport) = connect({7: large}, limits), connect({7: large}, limits, 2)
         for connection in (slow, dead):
             connection.data_received(request(7, 100))

@@ -5,8 +5,8 @@
                                 └ response     → pending future                ├→ one write per batch of frames
     request() / one_way() ─────────────────────────────────────────────────────┘
 
-All replies of one tick of the event loop leave in one write, and so do all requests made in it: system calls cost more than the
-Python code. A tick serves at most FRAMES_PER_TICK requests of a connection, or as many sends as a turn may have.
+All replies of one tick of the event loop leave in one write (`outgoing`), and so do all requests made in it: system calls cost more
+than the Python code. A tick serves at most FRAMES_PER_TICK requests of a connection, or as many sends as a turn may have.
 
 Bounds: an unfinished frame (16 MiB), requests in flight here (`flow_limits.ServerLimits`) and at the peer (`session.PENDING_MAX`),
 unread responses: a server serves no requests of a peer that does not read its responses, and closes the connection in time.
@@ -25,6 +25,7 @@ from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.net import replies
 from ariane.net.awaited_responses import AwaitedResponses
 from ariane.net.flow_limits import ServerLimits
+from ariane.net.outgoing import Outgoing
 from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, TurnHandler
 from ariane.net.unread_responses import NOTE_MIN_BYTES
 from ariane.protocol import command as commands
@@ -47,7 +48,6 @@ PIECES_PER_TICK = 2 * FRAMES_PER_TICK
 BATCH_BYTES_MAX = 256 * 1024
 # Bytes of late replies in one tick: unread bytes exceed their bound by at most this and one response.
 BYTES_PER_TICK = 1024 * 1024
-WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be buffered before `request` waits
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
 
 
@@ -93,18 +93,11 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader()  # splits received bytes into frames
         self._awaited = AwaitedResponses(self._loop)  # of requests that we sent
         self._transport: asyncio.Transport | None = None  # None before the connection is established
-        self._out: list[bytes] = []  # frames for the next write; one write per batch costs less than one per response
-        self._out_bytes = 0  # bytes of responses in _out
-        self._noted_bytes = 0  # bytes written since they were last counted in the limits
-        self._read_by_peer = 0  # bytes of responses that the peer had read at the last check of its progress
-        self._written = 0  # bytes handed to the transport; minus its buffer they are what the peer has read
-        self._is_write_scheduled = False  # `_out` is written later in this tick
-        self._writable = asyncio.Event()  # cleared while the transport's buffer is above its limit
-        self._writable.set()
+        # Frames for the peer, and whether it reads them.
+        self._out = Outgoing(self, self._limits if is_server else None, self._loop)
         self._unfinished: set[asyncio.Future[Any]] = set()  # handlers and turns without a reply
         self._in_flight = 0  # requests that they serve
         self._late_replies: collections.deque[tuple[Command, LateReply]] = collections.deque()  # waiting for room
-        self._unread_timer: asyncio.TimerHandle | None = None  # runs while the peer does not read
         self._is_batch_scheduled = False  # the rest of the frames is served in a later tick, after other connections
         self._has_unfinished = False  # part of a large frame has arrived and is counted in the limits
         self._unsupported = replies.UnsupportedCodes()  # each is logged once
@@ -125,7 +118,7 @@ class Connection(asyncio.Protocol):
             RequestTimeout: no response within `timeout_ms`.
             ConnectionLost: the connection was closed before the response arrived.
         """
-        if not self._writable.is_set():
+        if not self._out.writable.is_set():
             await self.wait_writable(timeout_ms)
         return await self.request_nowait(code, fields, body, timeout_ms=timeout_ms)
 
@@ -133,7 +126,7 @@ class Connection(asyncio.Protocol):
         """Wait until the peer has read most of the data sent to it. Raise RequestTimeout if it does not in time."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._writable.wait()
+                await self._out.writable.wait()
         except TimeoutError:
             raise RequestTimeout(self.peer.addr, timeout_ms) from None
 
@@ -151,7 +144,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._awaited.remove(opaque)
             raise ProtocolError(f"Cannot send request {code_name(code)} to {self.peer.addr}: {error}") from None
-        self._write(pieces)
+        self._out.write(pieces)
         return response
 
     def one_way(
@@ -163,7 +156,7 @@ class Connection(asyncio.Protocol):
         if self._sign is not None:
             fields = self._sign(fields, body)
         opaque = self._awaited.next_opaque()
-        self._write(commands.encode(code, opaque=opaque, flag=ONE_WAY, fields=fields, remark=remark, body=body))
+        self._out.write(commands.encode(code, opaque=opaque, flag=ONE_WAY, fields=fields, remark=remark, body=body))
 
     @property
     def is_open(self) -> bool:
@@ -172,12 +165,12 @@ class Connection(asyncio.Protocol):
     @property
     def is_writable(self) -> bool:
         """Whether the connection is open and the peer reads what it is sent."""
-        return self.is_open and self._writable.is_set()
+        return self.is_open and self._out.writable.is_set()
 
     def close(self) -> None:
         """Write buffered data, then close. What the peer does not read within CLOSE_S is discarded."""
         if self._transport is not None and not self._transport.is_closing():
-            self._write_out()
+            self._out.flush()
             self._transport.close()
             self._loop.call_later(CLOSE_S, self.abort)
 
@@ -189,7 +182,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._set_high_water()
+        self._out.attach(self._transport)
         # The socket has no name if the peer reset the connection before it was accepted; data that it sent is still served.
         self.peer = replies.make_peer(self.peer.id, transport.get_extra_info("peername") or replies.UNKNOWN)
         self.last_active = self._loop.time()
@@ -202,14 +195,14 @@ class Connection(asyncio.Protocol):
         if self._has_pending_frames:
             return
         self.read_at = self.last_active
-        if self._is_server and not self._writable.is_set():
+        if self._is_server and not self._out.writable.is_set():
             self._has_pending_frames = True  # served once the peer has read its responses
         else:
             self._process_batch()
 
     def _process_batch(self, waited_s: float = 0.0) -> None:
         """Serve the next frames and write their responses. The rest is served in the next tick; nothing is read until then."""
-        self._is_write_scheduled = True  # responses of this batch leave in one write, below
+        self._out.hold()  # responses of this batch leave in one write, below
         self._waited_s = waited_s
         self._overload = self._limits.overload_reason(self._in_flight)
         try:
@@ -219,7 +212,7 @@ class Connection(asyncio.Protocol):
             self._has_pending_frames = False
             self.close()
             return
-        self._write_out()
+        self._out.flush()
         if is_over:
             self._has_pending_frames = True
             self._update_reading()
@@ -252,7 +245,7 @@ class Connection(asyncio.Protocol):
                 self._awaited.resolve(command, self.peer)
                 continue
             self._serve(command)
-            if len(self._out) >= PIECES_PER_TICK or self._out_bytes >= BATCH_BYTES_MAX:
+            if self._out.pieces >= PIECES_PER_TICK or self._out.size >= BATCH_BYTES_MAX:
                 return True
         return True
 
@@ -269,7 +262,7 @@ class Connection(asyncio.Protocol):
             self._write_responses([turn.responses])
         else:
             self._track(turn.responses, turn.requests, self._on_turn_done)
-        return turn.is_last or self._out_bytes >= BATCH_BYTES_MAX
+        return turn.is_last or self._out.size >= BATCH_BYTES_MAX
 
     def _on_turn_done(self, done: asyncio.Future[bytes]) -> None:
         if error := done.exception():
@@ -279,12 +272,11 @@ class Connection(asyncio.Protocol):
 
     def _write_responses(self, pieces: list[bytes]) -> None:
         if self._transport is not None:
-            self._out_bytes += sum(map(len, pieces))
-            self._write(pieces)
+            self._out.write_responses(pieces)
 
     def _schedule_batch(self) -> None:
         """Serve the remaining frames in the next tick of the event loop, or when the peer has read its responses."""
-        if not self._is_batch_scheduled and (self._writable.is_set() or not self._is_server):
+        if not self._is_batch_scheduled and (self._out.writable.is_set() or not self._is_server):
             self._is_batch_scheduled = True
             self._loop.call_soon(self._process_next_batch)
 
@@ -298,70 +290,41 @@ class Connection(asyncio.Protocol):
         """Resume reading, or pause it while frames are pending or (as a server) responses are unread."""
         if self._transport is None:
             return
-        if self._has_pending_frames or (self._is_server and not self._writable.is_set()):
+        if self._has_pending_frames or (self._is_server and not self._out.writable.is_set()):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._out.pause()
         self._update_reading()
-        if self._is_server and self._unread_timer is None:
-            self._read_by_peer = self._written - self.unread_bytes()
-            self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._check_progress)
 
     def resume_writing(self) -> None:
-        self._writable.set()
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
-            self._unread_timer = None
-        if self._transport is not None:
-            self._set_high_water()
+        self._out.resume()
         self._update_reading()
         if self._has_pending_frames or self._late_replies:
             self._schedule_batch()
 
-    def _set_high_water(self) -> None:
-        assert self._transport is not None
-        high = self._limits.connection_unread_max if self._is_server else WRITE_HIGH_WATER
-        self._transport.set_write_buffer_limits(high=high)
-
-    def _check_progress(self) -> None:
-        """Close a connection whose peer has read none of its responses for `unread_timeout_s`."""
-        self._unread_timer = None
-        if self._transport is None:
-            return
-        unread = self.unread_bytes()
-        if self._written - unread <= self._read_by_peer:
-            self.drop(
-                f"it has {unread} bytes of unread responses and read none for {self._limits.unread_timeout_s:.0f} s"
-            )
-            return
-        self._read_by_peer = self._written - unread
-        self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._check_progress)
+    def on_written(self, now: float) -> None:
+        """Note the time, and serve what waited for room."""
+        self.last_active = now
+        if self._late_replies:
+            self._schedule_batch()
 
     def _log_closing(self, reason: object) -> None:
         self._limits.log_about(self.peer, self._loop.time(), "Closing the connection of %s: %s", reason)
 
-    def unread_bytes(self) -> int:
-        """Return the number of bytes that were written but not read by the peer yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
     def drop(self, reason: str) -> None:
         """Abort the connection; unread responses are lost."""
         self._log_closing(reason)
-        self._limits.unread.forget(self)
+        self._limits.unread.forget(self._out)
         self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self._out.clear()
+        self._out.detach()
         self._late_replies.clear()
-        self._writable.set()
-        self._limits.unread.forget(self)
         self._limits.unfinished.note(self, 0)
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
         if self._has_pending_frames:  # one-way requests are served although the peer is gone
             self._schedule_batch()
         self._awaited.close(self.peer.addr, str(error) if error else "was closed by the peer")
@@ -425,7 +388,7 @@ class Connection(asyncio.Protocol):
         reply = self._error_reply(command, error) if error else done.result()
         if isinstance(reply, LateReply):
             late_reply = reply
-        elif not self._late_replies and self._out_bytes < BYTES_PER_TICK and self._writable.is_set():
+        elif not self._late_replies and self._out.size < BYTES_PER_TICK and self._out.writable.is_set():
             self._reply(command, reply)
             return
         else:
@@ -435,7 +398,7 @@ class Connection(asyncio.Protocol):
 
     def _send_late_replies(self) -> None:
         """Build and write late replies as long as there is room for them."""
-        while self._late_replies and self._writable.is_set() and self._out_bytes < BYTES_PER_TICK:
+        while self._late_replies and self._out.writable.is_set() and self._out.size < BYTES_PER_TICK:
             command, late_reply = self._late_replies.popleft()
             try:
                 reply = late_reply.build()
@@ -457,43 +420,3 @@ class Connection(asyncio.Protocol):
 
     def _error_reply(self, command: Command, error: BaseException) -> Reply:
         return replies.error_reply(command.code, error, self.peer, self._limits.log, self._loop.time())
-
-    # --- writing ---
-
-    def _write(self, pieces: list[bytes]) -> None:
-        self._out += pieces
-        if not self._is_write_scheduled:
-            self._is_write_scheduled = True
-            self._loop.call_soon(self._write_out)
-
-    def _write_out(self) -> None:
-        self._is_write_scheduled = False
-        if self._out and self._transport is not None:
-            self.last_active = self._loop.time()
-            # One copy costs less than handing over many small pieces, and for large ones `writelines` measured the same.
-            data = b"".join(self._out)
-            self._out = []
-            self._out_bytes = 0
-            self._written += len(data)
-            self._transport.write(data)
-            if self._is_server:
-                self._noted_bytes += len(data)
-                if self._noted_bytes >= NOTE_MIN_BYTES:
-                    self._note_unread()
-            if self._late_replies:
-                self._schedule_batch()
-
-    def _note_unread(self) -> None:
-        """Count unread responses. Beyond the bound of all connections this one waits until its peer has read everything."""
-        size, self._noted_bytes = self._noted_bytes, 0
-        if self._transport is None or not self.unread_bytes():
-            return
-        limits, now = self._limits, self.last_active
-        if limits.unread.note(self, size, now):
-            self._transport.set_write_buffer_limits(high=0)
-            excess = limits.unread.excess(now)
-            if isinstance(excess, Connection):
-                excess.drop(
-                    f"all connections together have more than twice {limits.unread.total_max} bytes of unread responses,"
-                    f" this one has {excess.unread_bytes()}"
-                )

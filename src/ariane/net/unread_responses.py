@@ -22,6 +22,10 @@ class Holder(Protocol):
         """Return the number of bytes written and not read yet."""
         ...
 
+    def drop(self, reason: str) -> None:
+        """Abort the connection."""
+        ...
+
 
 class UnreadResponses:
     """The sum of unread bytes over all connections."""
