@@ -23,12 +23,13 @@ KEYWORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NUL
 _COMMENT = r" | --[^\n\r]*+(?:\r\n|\n|\r)"
 
 # The longest token wins, so longer alternatives come first. Matching is linear in the length of the expression: repetitions are
-# possessive, a run of digits is matched once, and a `--` only if a line ends after it.
-_PATTERN = r"""(?P<between>[ \t\n\r\f]++ | /\*(?:[^*]|\*(?!/))*+\*/ {comment})
+# possessive, a run of digits is matched once, a comment ends at the first end, and a `--` counts only if a line ends after it.
+# Python 3.11.2 (Debian 12) matches alternatives in a possessive repetition wrongly, so none has any.
+_PATTERN = r"""(?P<between>[ \t\n\r\f]++ | /\*(?s:.*?)\*/ {comment})
       | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*+)
       | (?P<decimal>\.[0-9]++(?:[eE][+-]?[0-9]++)?)
       | (?P<number>[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?)
-      | (?P<text>'(?:''|[^'])*+')
+      | (?P<text>'[^']*+(?:''[^']*+)*+')
       | (?P<symbol><> | >= | <= | [=<>(),+-])"""
 _ANYWHERE = re.compile(_PATTERN.format(comment=_COMMENT), re.VERBOSE)
 _IN_LAST_LINE = re.compile(_PATTERN.format(comment=""), re.VERBOSE)  # a `--` without an end of line is two minus signs
