@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 from struct import unpack_from
 
 import pytest
 
+import java_store
 from ariane.model import host
 from ariane.protocol.records import record
 from ariane.store.index.key_query import KeyQuery
@@ -22,9 +22,7 @@ ENTRIES_AT = 40 + 64 * 4
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    with tarfile.open(DATA / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
+    return java_store.unpack(tmp_path)
 
 
 def opened(root: Path) -> MessageStore:

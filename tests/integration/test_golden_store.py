@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
+import java_store
 from ariane.broker.state import json_documents
 from ariane.model import host, ids
 from ariane.protocol.records import compression, record
@@ -23,9 +23,7 @@ HOST = host.pack("127.0.0.1", 10911)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    with tarfile.open(DATA / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
+    return java_store.unpack(tmp_path)
 
 
 def opened(root: Path) -> MessageStore:

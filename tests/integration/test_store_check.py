@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack, unpack_from
@@ -12,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+import java_store
 from ariane.cli.main import app
 from ariane.model import host
 from ariane.store.check.store_check import ERROR, NOTE, WARNING, CheckFinding, CheckSummary, check
@@ -19,7 +19,6 @@ from ariane.store.index.index_file import IndexSizes
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
-DATA = Path(__file__).parents[1] / "data"
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200)
 LOG = f"/store/commitlog/{0:020d}"
@@ -264,9 +263,8 @@ def test_cli_on_a_valid_and_on_a_damaged_store(tmp_path: Path) -> None:
 
 
 def test_a_java_store_is_valid(tmp_path: Path) -> None:
-    with tarfile.open(DATA / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    root = java_store.unpack(tmp_path)
     summary = CheckSummary()
-    result = list(check(str(tmp_path / "store"), summary=summary))
+    result = list(check(str(root), summary=summary))
     assert [item for item in result if item.severity != NOTE] == []
     assert summary.records > 20 and summary.entries > 20

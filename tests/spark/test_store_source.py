@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from ariane.model import host
 from ariane.spark import StoreSource
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from java_store import unpack
 
 HOST = host.pack("127.0.0.1", 10911)
 FILE = 256 * 1024
@@ -21,9 +21,7 @@ TIMEOUT_S = 90
 
 @pytest.fixture
 def java_store(tmp_path: Path) -> Path:
-    with tarfile.open(Path(__file__).parents[1] / "data" / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
+    return unpack(tmp_path)
 
 
 @pytest.fixture

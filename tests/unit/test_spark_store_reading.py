@@ -7,7 +7,6 @@ import itertools
 import json
 import random
 import shutil
-import tarfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 
+import java_store
 from ariane.errors import ConfigError, StoreError
 from ariane.model import host
 from ariane.protocol.records import compression, record
@@ -385,8 +385,7 @@ def test_options_are_validated() -> None:
 
 def test_a_java_store_gives_the_messages_that_a_java_consumer_received(tmp_path: Path) -> None:
     data = Path(__file__).parents[1] / "data"
-    with tarfile.open(data / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    java_store.unpack(tmp_path)
     expected = [json.loads(line) for line in (data / "store.json").read_text().splitlines()]
     columns = ["message_id", "offset_message_id", "body", "queue_id", "queue_offset", "keys", "tags", "born_timestamp"]
     for split in (1 << 40, 10_000):
