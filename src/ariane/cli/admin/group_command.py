@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,18 +29,34 @@ UNKNOWN = "?"
 GroupArgument = Annotated[
     str, typer.Argument(parser=shared_options.group_name, metavar="GROUP", help="Consumer group.", show_default=False)
 ]
-Retries = Annotated[
-    int | None,
-    number_option(minimum=-1, help="Retries before a message becomes a dead letter; -1: 16, the clients' default."),
-]
-RetryQueues = Annotated[int | None, number_option(minimum=0, help="Number of queues of the retry topic.")]
-Consume = Annotated[
-    bool | None, typer.Option("--consume/--no-consume", help="Whether its members may consume.", show_default=False)
-]
-Broadcast = Annotated[
-    bool | None,
-    typer.Option("--broadcast/--no-broadcast", help="Whether it may use broadcast mode.", show_default=False),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingOptions:
+    """Settings of a group; None: not given."""
+
+    retries: Annotated[
+        int | None,
+        number_option(minimum=-1, help="Retries before a message becomes a dead letter; -1: 16, the clients' default."),
+    ] = None
+    retry_queues: Annotated[int | None, number_option(minimum=0, help="Number of queues of the retry topic.")] = None
+    consume: Annotated[
+        bool | None, typer.Option("--consume/--no-consume", help="Whether its members may consume.", show_default=False)
+    ] = None
+    broadcast: Annotated[
+        bool | None,
+        typer.Option("--broadcast/--no-broadcast", help="Whether it may use broadcast mode.", show_default=False),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the given ones by the names of `SubscriptionGroupConfig`."""
+        settings = {
+            "retry_max_times": self.retries,
+            "retry_queue_nums": self.retry_queues,
+            "consume_enable": self.consume,
+            "consume_broadcast_enable": self.broadcast,
+        }
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @app.command("list", "ariane group list", "ariane group list --json | jq '.[] | select(.lag > 0)'")
@@ -243,18 +260,13 @@ def subscriptions(group: GroupArgument, session: AdminSession) -> None:
 @app.command("create", "ariane group create billing", "ariane group create audit --retries 3 --no-broadcast --dry-run")
 def create(
     group: GroupArgument,
+    settings: SettingOptions,
     *,
-    retries: Retries = None,
-    retry_queues: RetryQueues = None,
-    consume: Consume = None,
-    broadcast: Broadcast = None,
     cluster: ClusterName = None,
     session: ChangeSession,
 ) -> None:
     """Create a consumer group on all masters."""
     from ariane.model.topic import SubscriptionGroupConfig
-
-    settings = _settings(retries, retry_queues, consume, broadcast)
 
     async def work(admin: Admin) -> list[Any]:
         servers = await admin.select_brokers(cluster=cluster)
@@ -262,7 +274,7 @@ def create(
         existing = [server.broker for server, table in tables.values if group in table]
         if existing:
             raise UsageError("GROUP", group, f"exists on {', '.join(existing)}; use 'ariane group change'")
-        return await admin.save_group(SubscriptionGroupConfig(group_name=group, **settings), servers=servers)
+        return await admin.save_group(SubscriptionGroupConfig(group_name=group, **settings.given()), servers=servers)
 
     changes = session.run(work)
     if changes is not None:
@@ -273,11 +285,8 @@ def create(
 @app.command("change", "ariane group change billing --retries 3")
 def change(
     group: GroupArgument,
+    settings: SettingOptions,
     *,
-    retries: Retries = None,
-    retry_queues: RetryQueues = None,
-    consume: Consume = None,
-    broadcast: Broadcast = None,
     cluster: ClusterName = None,
     session: ChangeSession,
 ) -> None:
@@ -287,15 +296,15 @@ def change(
     """
     import msgspec
 
-    settings = _settings(retries, retry_queues, consume, broadcast)
-    if not settings:
+    given = settings.given()
+    if not given:
         raise UsageError(
             "change", None, "nothing to change; expected --retries, --retry-queues, --consume or --broadcast"
         )
 
     async def work(admin: Admin) -> tuple[list[Any], tuple[Any, ...]]:
         found = await admin.group_configs(group, await admin.select_brokers(cluster=cluster))
-        configs = [(server, msgspec.structs.replace(config, **settings)) for server, config in found.values]
+        configs = [(server, msgspec.structs.replace(config, **given)) for server, config in found.values]
         return await admin.save_groups(configs), found.unavailable
 
     result = session.run(work)
@@ -327,15 +336,3 @@ def delete(
     if changes is not None:
         done = [{"addr": change.addr, "change": change.summary} for change in changes]
         session.show(done, *(f"Done on {change.addr}: {change.summary}." for change in changes))
-
-
-def _settings(
-    retries: int | None, retry_queues: int | None, consume: bool | None, broadcast: bool | None
-) -> dict[str, Any]:
-    settings = {
-        "retry_max_times": retries,
-        "retry_queue_nums": retry_queues,
-        "consume_enable": consume,
-        "consume_broadcast_enable": broadcast,
-    }
-    return {name: value for name, value in settings.items() if value is not None}

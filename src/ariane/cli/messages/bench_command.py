@@ -9,11 +9,13 @@ import contextlib
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.options import access_options, shared_options
+from ariane.cli.options import shared_options
+from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import number_option, topic_option
 from ariane.cli.options.rate_options import parse_rate
 from ariane.cli.servers import signals
@@ -58,6 +60,126 @@ def choice(*choices: str) -> Callable[[object], str]:
     return parse
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What a benchmark sends and consumes."""
+
+    topic: Annotated[str, topic_option("-t", "--topic", help="Topic; created if it is missing.")] = TOPIC
+    queues: Annotated[
+        int | None,
+        number_option(
+            minimum=1, maximum=QUEUES_MAX, help="Queues per broker of the topic.  [default: 8 if it is created]"
+        ),
+    ] = None
+    messages: Annotated[
+        int,
+        number_option("-c", "--messages", minimum=2, maximum=MESSAGES_MAX, help="Number of messages over all clients."),
+    ] = 100_000
+    size: Annotated[
+        int, typer.Option("-s", "--size", parser=parse_size, metavar="BYTES", help="Size of each body (128, 4k, 1m).")
+    ] = 128
+    method: Annotated[
+        str,
+        typer.Option(
+            "-m",
+            "--method",
+            parser=choice(*METHODS),
+            metavar="METHOD",
+            help="How to send: sync (one after another), async (pipelined), batch, or one-way (without responses).",
+        ),
+    ] = "async"
+    in_flight: Annotated[
+        int | None,
+        number_option(
+            minimum=1,
+            maximum=IN_FLIGHT_MAX,
+            help="Sends of a client that wait for responses.  [default: 256; batches 8, requests 64]",
+        ),
+    ] = None
+    batch: Annotated[
+        int | None,
+        number_option(minimum=2, maximum=BATCH_MAX, help="Messages per batch, with --method batch.  [default: 32]"),
+    ] = None
+    clients: Annotated[
+        int,
+        number_option(
+            minimum=1, maximum=CLIENTS_MAX, help="Senders, requesters, or in mode consume consumers; each is a process."
+        ),
+    ] = 1
+    consumers: Annotated[
+        int | None,
+        number_option(
+            minimum=1, maximum=CLIENTS_MAX, help="Consumers (mode both) or repliers (mode request).  [default: 1]"
+        ),
+    ] = None
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Send at this rate (500/s, 30/m) instead of as fast as possible; latency counts from when a message is due.",
+        ),
+    ] = None
+    warm_up: Annotated[
+        int | None,
+        number_option(
+            minimum=0,
+            maximum=MESSAGES_MAX,
+            help=f"First messages that are not measured.  [default: a tenth, at most {WARM_UP_MAX:,} per client]",
+        ),
+    ] = None
+
+    def plan(self, mode: str, namesrv: str, access: AccessOptions) -> BenchPlan:
+        """Return the plan of a benchmark.
+
+        Raises:
+            UsageError: an option has no effect with the others, or contradicts them.
+        """
+        from ariane.bench.bench_plan import BenchMode, BenchPlan, SendMethod
+
+        self._check_combination(mode)
+        warm_up = min(self.messages // WARM_UP_SHARE, WARM_UP_MAX * self.clients)
+        if self.warm_up is not None:
+            warm_up = self.warm_up
+            if warm_up >= self.messages:
+                raise UsageError("--warm-up", warm_up, f"expected fewer than --messages {self.messages}")
+        default_in_flight = BATCHES_IN_FLIGHT if self.method == "batch" else IN_FLIGHT.get(mode, 1)
+        plan = BenchPlan(
+            mode=BenchMode(mode),
+            namesrv=namesrv,
+            topic=self.topic,
+            group=f"bench-{self.topic}",
+            run_id=secrets.token_hex(8),
+            messages=self.messages,
+            warm_up=warm_up,
+            size=self.size,
+            method=SendMethod(self.method),
+            in_flight=self.in_flight or default_in_flight,
+            batch=self.batch or 32,
+            rate=None if self.rate is None else parse_rate(self.rate),
+            clients=self.clients,
+            consumers=self.consumers or 1,
+            **vars(access),
+        )
+        _check_sizes(plan)
+        return plan
+
+    def _check_combination(self, mode: str) -> None:
+        """Raise UsageError for an option that has no effect with the others."""
+        if mode == "consume":
+            for name, value in (("--rate", self.rate), ("--in-flight", self.in_flight)):
+                if value is not None:
+                    raise UsageError(name, value, "has no effect in mode consume")
+        if mode in ("consume", "request") and self.method != "async":
+            raise UsageError("--method", self.method, f"has no effect in mode {mode}")
+        if self.batch is not None and self.method != "batch":
+            raise UsageError("--batch", self.batch, "requires --method batch")
+        if self.in_flight is not None and self.method in ("sync", "one-way"):
+            raise UsageError("--in-flight", self.in_flight, f"cannot be combined with --method {self.method}")
+        if self.consumers is not None and mode in ("send", "consume"):
+            fix = "use --clients" if mode == "consume" else "requires mode both or request"
+            raise UsageError("--consumers", self.consumers, fix)
+
+
 def bench(
     mode: Annotated[
         str,
@@ -68,123 +190,17 @@ def bench(
             "latency from sender to consumer); request (requests and replies).",
         ),
     ],
-    topic: Annotated[str, topic_option("-t", "--topic", help="Topic; created if it is missing.")] = TOPIC,
-    queues: Annotated[
-        int | None,
-        number_option(
-            minimum=1, maximum=QUEUES_MAX, help="Queues per broker of the topic.  [default: 8 if it is created]"
-        ),
-    ] = None,
-    messages: Annotated[
-        int,
-        number_option("-c", "--messages", minimum=2, maximum=MESSAGES_MAX, help="Number of messages over all clients."),
-    ] = 100_000,
-    size: Annotated[
-        int, typer.Option("-s", "--size", parser=parse_size, metavar="BYTES", help="Size of each body (128, 4k, 1m).")
-    ] = 128,
-    method: Annotated[
-        str,
-        typer.Option(
-            "-m",
-            "--method",
-            parser=choice(*METHODS),
-            metavar="METHOD",
-            help="How to send: sync (one after another), async (pipelined), batch, or one-way (without responses).",
-        ),
-    ] = "async",
-    in_flight: Annotated[
-        int | None,
-        number_option(
-            minimum=1,
-            maximum=IN_FLIGHT_MAX,
-            help="Sends of a client that wait for responses.  [default: 256; batches 8, requests 64]",
-        ),
-    ] = None,
-    batch: Annotated[
-        int | None,
-        number_option(minimum=2, maximum=BATCH_MAX, help="Messages per batch, with --method batch.  [default: 32]"),
-    ] = None,
-    clients: Annotated[
-        int,
-        number_option(
-            minimum=1, maximum=CLIENTS_MAX, help="Senders, requesters, or in mode consume consumers; each is a process."
-        ),
-    ] = 1,
-    consumers: Annotated[
-        int | None,
-        number_option(
-            minimum=1, maximum=CLIENTS_MAX, help="Consumers (mode both) or repliers (mode request).  [default: 1]"
-        ),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE",
-            help="Send at this rate (500/s, 30/m) instead of as fast as possible; latency counts from when a message is due.",
-        ),
-    ] = None,
-    warm_up: Annotated[
-        int | None,
-        number_option(
-            minimum=0,
-            maximum=MESSAGES_MAX,
-            help=f"First messages that are not measured.  [default: a tenth, at most {WARM_UP_MAX:,} per client]",
-        ),
-    ] = None,
+    load: LoadOptions,
+    *,
     as_json: shared_options.AsJson = False,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    access: AccessOptions,
 ) -> None:
     """Measure throughput and latency of a cluster.
 
     Exit status: 0 every message was sent and arrived; 1 a message failed; 130 Ctrl-C.
     """
-    from ariane.bench.bench_plan import BenchMode, BenchPlan, SendMethod
-
-    _check_combination(mode, method, rate=rate, batch=batch, consumers=consumers, in_flight=in_flight)
-    default_in_flight = BATCHES_IN_FLIGHT if method == "batch" else IN_FLIGHT.get(mode, 1)
-    if warm_up is None:
-        warm_up = min(messages // WARM_UP_SHARE, WARM_UP_MAX * clients)
-    elif warm_up >= messages:
-        raise UsageError("--warm-up", warm_up, f"expected fewer than --messages {messages}")
-    plan = BenchPlan(
-        mode=BenchMode(mode),
-        namesrv=namesrv,
-        topic=topic,
-        group=f"bench-{topic}",
-        run_id=secrets.token_hex(8),
-        messages=messages,
-        warm_up=warm_up,
-        size=size,
-        method=SendMethod(method),
-        in_flight=in_flight or default_in_flight,
-        batch=batch or 32,
-        rate=None if rate is None else parse_rate(rate),
-        clients=clients,
-        consumers=consumers or 1,
-        **vars(access),
-    )
-    _check_sizes(plan)
-    _run(plan, queues, as_json=as_json)
-
-
-def _check_combination(
-    mode: str, method: str, *, rate: str | None, batch: int | None, consumers: int | None, in_flight: int | None
-) -> None:
-    """Raise UsageError for an option that has no effect with the others."""
-    if mode == "consume":
-        for name, value in (("--rate", rate), ("--in-flight", in_flight)):
-            if value is not None:
-                raise UsageError(name, value, "has no effect in mode consume")
-    if mode in ("consume", "request") and method != "async":
-        raise UsageError("--method", method, f"has no effect in mode {mode}")
-    if batch is not None and method != "batch":
-        raise UsageError("--batch", batch, "requires --method batch")
-    if in_flight is not None and method in ("sync", "one-way"):
-        raise UsageError("--in-flight", in_flight, f"cannot be combined with --method {method}")
-    if consumers is not None and mode in ("send", "consume"):
-        fix = "use --clients" if mode == "consume" else "requires mode both or request"
-        raise UsageError("--consumers", consumers, fix)
+    _run(load.plan(mode, namesrv, access), load.queues, as_json=as_json)
 
 
 def _check_sizes(plan: BenchPlan) -> None:

@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.options import access_options, shared_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options import shared_options
+from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import path_option, text_option, topic_option
 from ariane.cli.options.rate_options import parse_rate
 from ariane.cli.options.time_options import StoreTimeOptions
@@ -30,23 +32,24 @@ PREVIEW_MESSAGES = 5  # shown by --dry-run
 PROGRESS_INTERVAL_S = 1.0
 
 
-def replay(
-    *,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+@dataclass(frozen=True, kw_only=True)
+class SelectionOptions:
+    """Options that select the messages to send, and the topic to send them to."""
+
     archive: Annotated[
         Path | None, path_option("--from", metavar="DIR", help="Directory of an archive (`ariane archive run`).")
-    ] = None,
+    ] = None
     from_topic: Annotated[
         str | None, topic_option(help="Source topic, for example %DLQ%GROUP; with --from, a topic of the archive.")
-    ] = None,
-    topic: Annotated[
-        str | None, topic_option(help="Target topic.  [default: the original topic of dead letters]")
-    ] = None,
-    times: StoreTimeOptions,
+    ] = None
+    topic: Annotated[str | None, topic_option(help="Target topic.  [default: the original topic of dead letters]")] = (
+        None
+    )
+    times: StoreTimeOptions = field(default_factory=StoreTimeOptions)  # of the originals
     key: Annotated[
         str | None,
         text_option(metavar="KEY", help="Only messages with this business key.", panel=shared_options.FILTERS),
-    ] = None,
+    ] = None
     where: Annotated[
         str | None,
         text_option(
@@ -54,7 +57,41 @@ def replay(
             help="Only messages that match a SQL condition over the columns of the archive.",
             panel=shared_options.FILTERS,
         ),
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        """Raise UsageError if the source or the target is missing."""
+        if self.archive is None and self.from_topic is None:
+            raise UsageError("--from", None, "specify --from DIR (an archive), --from-topic TOPIC, or both")
+        # Only messages of retry and dead-letter topics carry the name of their original topic.
+        if self.topic is None and self.from_topic and not self.from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+            fix = f"missing; messages of {self.from_topic} have no original topic: specify the target topic"
+            raise UsageError("--topic", None, fix)
+
+    def parse(self) -> ReplayFilter:
+        """Return the filter.
+
+        Raises:
+            UsageError: a time is invalid, or the range is empty.
+        """
+        from ariane.reports.replay.replay_source import ReplayFilter
+
+        return ReplayFilter(self.from_topic, *self.times.parse(), self.key, self.where)
+
+    def originals(self, selection: ReplayFilter, instance: ClientInstance) -> AsyncIterator[OriginalMessage]:
+        """Yield the selected messages of the archive, or of the topic."""
+        from ariane.reports.replay import replay_source
+
+        if self.archive is None:
+            return replay_source.topic_messages(instance.peers, instance.name_servers, selection)
+        # The same rule as for `archive run`, so that --from takes the home that wrote the archive.
+        return replay_source.archived_messages(homes.archive_dir(self.archive), selection)
+
+
+def replay(
+    *,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    source: SelectionOptions,
     rate: Annotated[str, typer.Option(metavar="RATE", help="Maximum rate, for example 500/s or 30/m.")] = "500/s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent without sending it.")] = False,
     result: Annotated[
@@ -64,7 +101,7 @@ def replay(
             help="File for the outcome of each message (.parquet or .jsonl); the same file resumes a replay.",
         ),
     ] = None,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    access: AccessOptions,
 ) -> None:
     """Resend messages of an archive or a topic, at a limited rate.
 
@@ -72,49 +109,28 @@ def replay(
     """
     from ariane.client.instance.client_instance import ClientInstance
     from ariane.reports.replay.replay_result import SUFFIXES
-    from ariane.reports.replay.replay_source import ReplayFilter
 
-    if archive is None and from_topic is None:
-        raise UsageError("--from", None, "specify --from DIR (an archive), --from-topic TOPIC, or both")
-    # Only messages of retry and dead-letter topics carry the name of their original topic.
-    if topic is None and from_topic is not None and not from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-        raise UsageError(
-            "--topic", None, f"missing; messages of {from_topic} have no original topic: specify the target topic"
-        )
+    source.check()
     # Without the file an interrupted replay could only start over, and send everything twice.
     if not dry_run and result is None:
-        raise UsageError(
-            "--result", None, "missing; specify a file (.jsonl or .parquet) for the outcome of each message"
-        )
+        fix = "missing; specify a file (.jsonl or .parquet) for the outcome of each message"
+        raise UsageError("--result", None, fix)
     if result is not None and result.suffix not in SUFFIXES:
         raise UsageError("--result", str(result), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
-    since_ms, until_ms = times.parse()
-    # The same rule as for `archive run`, so that --from takes the home that wrote the archive.
-    if archive is not None:
-        archive = homes.archive_dir(archive)
-    selection = ReplayFilter(from_topic, since_ms, until_ms, key, where)
+    selection = source.parse()
     per_second = parse_rate(rate)
     client = access.client_settings()
 
     async def resend() -> None:
         async with ClientInstance(namesrv, client) as instance:
+            originals = source.originals(selection, instance)
             if dry_run:
-                await _preview(_originals(archive, selection, instance), topic)
+                await _preview(originals, source.topic)
             else:
                 assert result is not None
-                await _send(_originals(archive, selection, instance), instance, topic, per_second, result)
+                await _send(originals, instance, source.topic, per_second, result)
 
     asyncio.run(resend())
-
-
-def _originals(
-    archive: Path | None, selection: ReplayFilter, instance: ClientInstance
-) -> AsyncIterator[OriginalMessage]:
-    from ariane.reports.replay import replay_source
-
-    if archive is not None:
-        return replay_source.archived_messages(archive, selection)
-    return replay_source.topic_messages(instance.peers, instance.name_servers, selection)
 
 
 async def _preview(originals: AsyncIterator[OriginalMessage], topic: str | None) -> None:

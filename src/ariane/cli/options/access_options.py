@@ -32,16 +32,6 @@ def _parse_verify(text: object) -> str:
         raise typer.BadParameter(f"{str(text)!r}: {error}.") from None
 
 
-SourceOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help='Option of the Spark source "rocketmq", for example timeoutMs=30000; repeatable.',
-        rich_help_panel="Spark options",
-    ),
-]
-
 # Options that the command or its jobs set: other values would change which rows the tables contain.
 RESERVED_OPTIONS = {
     **dict.fromkeys(("namesrv", "nameserver"), "use --namesrv"),

@@ -15,7 +15,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, get_type_hints
 
 
 def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,6 +37,19 @@ def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in parameters}
     return run
+
+
+def given_options(group: Any) -> list[str]:
+    """Return the names of the options of a group that have another value than by default."""
+    hints = get_type_hints(type(group), include_extras=True)
+    names = []
+    for field in dataclasses.fields(group):
+        if getattr(group, field.name) not in (field.default, []):  # [] stands for no value of a repeatable option
+            option = hints[field.name].__metadata__[0]
+            declared = (option.default, *(option.param_decls or ()))  # typer.Option takes the first name for a default
+            long_names = [name for name in declared if str(name).startswith("--")]
+            names += [*long_names, f"--{field.name.replace('_', '-')}"][:1]
+    return names
 
 
 def _options(signature: Signature) -> Iterator[Parameter]:

@@ -174,15 +174,6 @@ Group = Annotated[
     str | None,
     typer.Option(parser=group_name, metavar="GROUP", help="Only this consumer group.", rich_help_panel=FILTERS),
 ]
-Master = Annotated[
-    str,
-    typer.Option(
-        parser=non_blank,
-        metavar="URL",
-        help="Spark master, for example local[2] or spark://HOST:PORT.",
-        rich_help_panel="Spark options",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 MetricsPort = Annotated[
     int,

@@ -8,25 +8,64 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from ariane.cli.options.access_options import NO_ACCESS, AccessOptions, source_options
+from ariane.cli.options.option_kinds import text_option
+from ariane.cli.options.shared_options import NAMESRV_DEFAULT, NameServers
 from ariane.errors import ConfigError, UsageError
 
 # An exit status that no command has otherwise.
 NEEDED = 10
 PROBE = "ARIANE_SPARK_PROBE"
 
-ConfOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--conf",
-        metavar="KEY=VALUE",
-        help="Spark setting, for example spark.driver.memory=4g; repeatable.",
-        rich_help_panel="Spark options",
-    ),
-]
+SPARK = "Spark options"  # section of the help
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkJobOptions:
+    """Options of the commands that read topics with Spark."""
+
+    namesrv: NameServers = NAMESRV_DEFAULT
+    access: AccessOptions = NO_ACCESS
+    master: Annotated[
+        str, text_option(metavar="URL", help="Spark master, for example local[2] or spark://HOST:PORT.", panel=SPARK)
+    ] = "local[2]"
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Spark setting, for example spark.driver.memory=4g; repeatable.",
+            rich_help_panel=SPARK,
+        ),
+    ] = None
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help='Option of the Spark source "rocketmq", for example timeoutMs=30000; repeatable.',
+            rich_help_panel=SPARK,
+        ),
+    ] = None
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of `--conf`.
+
+        Raises:
+            UsageError: as `parse_conf`.
+        """
+        return parse_conf(self.conf)
+
+    def source(self) -> dict[str, str]:
+        """Return the options of format("rocketmq").
+
+        Raises:
+            UsageError: as `source_options`.
+        """
+        return source_options(self.namesrv, self.access, self.option)
 
 
 def require_spark() -> None:

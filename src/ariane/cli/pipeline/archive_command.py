@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.options import access_options, shared_options, spark_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options import shared_options, spark_options
 from ariane.cli.options.option_kinds import number_option, path_option, seconds_option
 from ariane.cli.output.help_format import create_app
-from ariane.cli.servers import signals
+from ariane.cli.servers import run_server, signals
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ def _pattern(text: object) -> str:
     "ariane archive run --topics-pattern 'order.*' --once",
 )
 def run(
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    *,
+    spark: spark_options.SparkJobOptions,
     topics: Annotated[
         str, typer.Option(parser=_topics, metavar="TOPIC,…", help="Topics to archive, separated by ','.")
     ] = "",
@@ -70,15 +70,11 @@ def run(
             help="Home directory of `ariane up`, or a directory for the archive.  [default: $ARIANE_HOME or ~/.ariane]",
         ),
     ] = None,
-    master: shared_options.Master = "local[2]",
-    conf: spark_options.ConfOption = None,
     once: shared_options.Once = False,
     interval: Annotated[float, seconds_option(minimum=0.1, help="Seconds between batches.")] = 30.0,
     keep_days: Annotated[
         int, number_option(minimum=1, metavar="DAYS", help="Retention of archived messages in days.")
     ] = 365,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    source_options: access_options.SourceOption = None,
 ) -> None:
     """Archive all messages of topics.
 
@@ -86,8 +82,7 @@ def run(
     """
     if bool(topics) == bool(pattern):
         raise UsageError("--topics", topics or None, "specify exactly one of --topics and --topics-pattern")
-    settings = spark_options.parse_conf(conf)
-    source = access_options.source_options(namesrv, access, source_options)
+    settings, source = spark.settings(), spark.source()
     directory = homes.archive_dir(home)
     # After all checks of the command line: `./ariane` installs Spark only for a valid one.
     spark_options.require_spark()
@@ -95,10 +90,7 @@ def run(
     from ariane.pipeline import run as runner
     from ariane.pipeline.tables import archive
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
-    logging.getLogger("py4j").setLevel(
-        logging.CRITICAL
-    )  # the query reports a failed batch; py4j would log its stack again
+    run_server.log_warnings()
     job = archive.archive_job(topics.split(",") if topics else [], pattern, system_topics=system_topics)
     stop = signals.thread_stop_event(_print_line)
     _print_line(f"archive in {directory}; starting Spark")
@@ -107,7 +99,7 @@ def run(
         source,
         directory,
         settings=runner.RunSettings(
-            master=master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
+            master=spark.master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
         ),
         listener=_ArchiveProgress(),
         stop=stop,

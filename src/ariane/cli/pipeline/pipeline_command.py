@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import sys
 import threading
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ariane.cli.options import access_options, command_names, shared_options, spark_options
+from ariane.cli.options import command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app
-from ariane.cli.servers import signals
+from ariane.cli.servers import run_server, signals
 from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 
@@ -41,6 +40,7 @@ app = create_app("Run Spark jobs over traces, messages and statistics.")
     "ariane pipeline run otel --otlp-endpoint http://127.0.0.1:4318/v1/traces",
 )
 def run(
+    *,
     jobs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -49,10 +49,8 @@ def run(
             show_default=False,
         ),
     ] = None,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    spark: spark_options.SparkJobOptions,
     home: shared_options.TablesHome = None,
-    master: shared_options.Master = "local[2]",
-    conf: spark_options.ConfOption = None,
     once: shared_options.Once = False,
     interval: Annotated[float, seconds_option(minimum=0.1, help="Seconds between rounds.")] = 2.0,
     keep_days: Annotated[int, number_option(minimum=1, metavar="DAYS", help="Retention of table rows in days.")] = 30,
@@ -75,8 +73,6 @@ def run(
         ),
     ] = None,
     metrics_port: shared_options.MetricsPort = 0,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    source_options: access_options.SourceOption = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run jobs that compute tables from topics.
@@ -85,9 +81,8 @@ def run(
     """
     job_names = command_names.parse_jobs(jobs)
     delays_ms = _delays_ms(delay_levels) if delay_levels else None
-    settings = spark_options.parse_conf(conf)
-    source = access_options.source_options(namesrv, access, source_options)
-    client = access.client_settings()
+    settings, source = spark.settings(), spark.source()
+    client = spark.access.client_settings()
     tables = homes.tables_dir(home)
     spark_options.require_spark()
     exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None
@@ -99,10 +94,7 @@ def run(
     from ariane.pipeline import run as runner
     from ariane.pipeline.pipeline_metrics import PipelineSource
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
-    logging.getLogger("py4j").setLevel(
-        logging.CRITICAL
-    )  # the query reports a failed batch; py4j would log its stack again
+    run_server.log_warnings()
     job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)
     if delays_ms is not None:
         job = catalog.with_delay_levels(job, delays_ms)
@@ -117,22 +109,21 @@ def run(
         # The lag job needs samples: without a collector its topic stays empty.
         if collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
             collector = progress.CollectorProgress(reporter.print_line)
-            # With --once the samples have to be in the topic before the job reads it.
-            if once:
-                collector_thread.poll_once(
-                    namesrv, samples_topic, client, on_fault=collector.on_fault, on_round=collector.on_round
-                )
-            else:
-                rounds = collector_thread.poll_in_background(
-                    namesrv, samples_topic, client, on_fault=collector.on_fault, on_round=collector.on_round
-                )
-                background.enter_context(rounds)
+            polls = collector_thread.poll_in_background(
+                spark.namesrv,
+                samples_topic,
+                client,
+                on_fault=collector.on_fault,
+                on_round=collector.on_round,
+                once=once,
+            )
+            background.enter_context(polls)
         runner.run(
             job,
             source,
             tables,
             settings=runner.RunSettings(
-                master=master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
+                master=spark.master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
             ),
             listener=reporter if exporter is None else _ExportingListener(reporter, exporter, is_final=once),
             stop=stop,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.options import access_options, shared_options
+from ariane.cli.options import shared_options
+from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.servers import signals
 from ariane.clock import SYSTEM_CLOCK
@@ -29,6 +29,7 @@ def _limit(items: str) -> Any:
 
 
 def collect(
+    *,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     interval: Annotated[float, seconds_option(minimum=1, help="Seconds between rounds.")] = 5.0,
     topic: Annotated[str, topic_option(help="Topic for the samples; created if missing.")] = SAMPLES_TOPIC,
@@ -40,18 +41,19 @@ def collect(
     groups_max: Annotated[int, _limit("pairs of topic and group")] = 500,
     ages_max: Annotated[int, _limit("pairs whose oldest pending message is looked up")] = 50,
     metrics_port: shared_options.MetricsPort = 0,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    access: AccessOptions,
 ) -> None:
     """Poll statistics of all brokers and publish them to a topic.
 
     Runs until SIGINT or SIGTERM. `ariane pipeline run lag` computes lag and TPS from the samples.
     """
+    from ariane.cli.servers import run_server
     from ariane.metrics.collector_metrics import CollectorSource
     from ariane.metrics.endpoint import LOOPBACK, MetricsEndpoint
     from ariane.metrics_collector.poller import PollLimits
     from ariane.metrics_collector.publisher import CollectorOptions, run_collector
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    run_server.log_warnings()
     options = CollectorOptions(
         interval_s=interval,
         topic=topic,

@@ -25,25 +25,6 @@ RESTART_S = 5.0  # pause before the collector restarts after a fault
 STOP_S = 10.0  # time to finish the current round and to send its samples
 
 
-def poll_once(
-    namesrv: str,
-    topic: str,
-    settings: ClientSettings | None,
-    *,
-    on_fault: Callable[[Exception], None],
-    on_round: Callable[[PollingRound], None],
-) -> None:
-    """Poll all brokers once."""
-    from ariane.metrics_collector.publisher import CollectorOptions, run_collector
-
-    try:
-        asyncio.run(
-            run_collector(namesrv, CollectorOptions(topic=topic, once=True), settings=settings, on_round=on_round)
-        )
-    except (ArianeError, OSError) as error:
-        on_fault(error)
-
-
 @contextlib.contextmanager
 def poll_in_background(
     namesrv: str,
@@ -52,21 +33,28 @@ def poll_in_background(
     *,
     on_fault: Callable[[Exception], None],
     on_round: Callable[[PollingRound], None],
+    once: bool = False,
     restart_s: float = RESTART_S,
 ) -> Iterator[None]:
-    """Poll all brokers periodically until the block ends."""
+    """Poll all brokers periodically until the block ends; with `once` only before it."""
+    from ariane.metrics_collector.publisher import CollectorOptions, run_collector
+
+    options = CollectorOptions(topic=topic, once=once)
+    if once:  # the samples have to be in the topic before the jobs read it
+        try:
+            asyncio.run(run_collector(namesrv, options, settings=settings, on_round=on_round))
+        except (ArianeError, OSError) as error:
+            on_fault(error)
+        yield
+        return
     # The loop is created here, so that this thread can wake it at the end.
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def rounds() -> None:
-        from ariane.metrics_collector.publisher import CollectorOptions, run_collector
-
         while not stop.is_set():
             try:
-                await run_collector(
-                    namesrv, CollectorOptions(topic=topic), settings=settings, on_round=on_round, stop=stop
-                )
+                await run_collector(namesrv, options, settings=settings, on_round=on_round, stop=stop)
             # Whatever goes wrong, the jobs go on: their tables show a gap in the samples.
             except Exception as error:
                 if not isinstance(error, ArianeError | OSError):

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from ariane.cli.options import access_options, shared_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options import shared_options
+from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import port_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app, examples
 from ariane.cli.servers import console_user_command
@@ -41,6 +42,7 @@ app.add_typer(console_user_command.app, name="user")
 )
 def console(
     context: typer.Context,
+    *,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     bind: Annotated[
         str,
@@ -59,7 +61,7 @@ def console(
     require_login: Annotated[
         bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")
     ] = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    access: AccessOptions,
     log_file: shared_options.LogFile = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -102,8 +104,7 @@ class _ConsoleAddress:
 @contextlib.asynccontextmanager
 async def _serving(settings: ConsoleSettings) -> AsyncIterator[_ConsoleAddress]:
     """Run the console's server until the end of the block."""
-    from ariane.console.dashboard.dashboard_routers import ROUTERS
     from ariane.console.http_server import ConsoleServer
 
-    async with ConsoleServer(settings, extensions=ROUTERS) as server:
+    async with ConsoleServer(settings) as server:
         yield _ConsoleAddress(server.url)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 import typer
 
-from ariane.cli.options import access_options, shared_options
+from ariane.cli.options import shared_options
+from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import port_option, seconds_option, text_option
 from ariane.cli.servers import signals
 
@@ -15,6 +15,7 @@ DEFAULT_PORT = 5557  # of Apache's rocketmq-exporter
 
 
 def exporter(
+    *,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     port: Annotated[int, port_option(help="HTTP port; 0 selects a free one.")] = DEFAULT_PORT,
     bind: Annotated[
@@ -23,7 +24,7 @@ def exporter(
     detail_wait: Annotated[
         float, seconds_option(minimum=0, help="Longest wait for rates and clients; then older ones are used.")
     ] = 2.0,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    access: AccessOptions,
 ) -> None:
     """Serve the metrics of a cluster to Prometheus.
 
@@ -36,7 +37,7 @@ def exporter(
     from ariane.metrics.polling.cluster_poller import ClusterPoller
     from ariane.metrics.polling.exporter import ExporterSource
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    run_server.log_warnings()
     settings = access.client_settings()
 
     async def run() -> None:

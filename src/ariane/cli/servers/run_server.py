@@ -122,7 +122,7 @@ def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[], No
         stop()
 
 
-def log_to(file: Path | None) -> None:
+def log_to(file: Path | None, level: int = logging.INFO) -> None:
     """Configure logging to `file`, or to standard error.
 
     Raises:
@@ -135,4 +135,10 @@ def log_to(file: Path | None) -> None:
             handler = logging.handlers.RotatingFileHandler(file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES - 1)
         except OSError as error:
             raise ConfigError("--log", str(file), f"not writable: {error.strerror}") from error
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
+    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[handler])
+
+
+def log_warnings() -> None:
+    """Log warnings to standard error, without those of py4j: a query reports its failed batch itself."""
+    log_to(None, logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
