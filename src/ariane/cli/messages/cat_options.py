@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli.options import queue_selection
-from ariane.cli.options.option_kinds import group_option, number_option, text_option
+from ariane.cli.options.option_kinds import group_option, number_option, text_option, time_option
 from ariane.cli.options.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import FilterError, UsageError
@@ -96,12 +96,11 @@ class ConsumeOptions:
     ] = None
     since: Annotated[
         str | None,
-        typer.Option(
+        time_option(
             "--since",
             "--from",
-            metavar="DURATION|TIME",
             help="Start at a store time: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
-            rich_help_panel=CONSUME,
+            panel=CONSUME,
         ),
     ] = None
     exit_at_end: Annotated[

@@ -46,6 +46,11 @@ def path_option(*names: str, metavar: str, help: str, panel: str | None = None) 
     return _option(names, shared_options.local_path, metavar, help, panel)
 
 
+def time_option(*names: str, help: str, panel: str | None = None) -> Any:
+    """Return an option with a time as `parse_time` reads it."""
+    return _option(names, None, "DURATION|TIME", help, panel)
+
+
 def text_option(*names: str, metavar: str, help: str, panel: str | None = None, **settings: Any) -> Any:
     """Return an option with a text that is not blank."""
     return _option(names, shared_options.non_blank, metavar, help, panel, **settings)

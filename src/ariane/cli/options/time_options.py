@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-import typer
-
+from ariane.cli.options.option_kinds import time_option
 from ariane.cli.options.shared_options import FILTERS
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import UsageError
@@ -62,16 +61,11 @@ class StoreTimeOptions:
 
     since: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION|TIME",
-            help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
-            rich_help_panel=FILTERS,
+        time_option(
+            help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).", panel=FILTERS
         ),
     ] = None
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION|TIME", help="Stored before, in the same forms.", rich_help_panel=FILTERS),
-    ] = None
+    until: Annotated[str | None, time_option(help="Stored before, in the same forms.", panel=FILTERS)] = None
 
     def parse(self) -> tuple[int | None, int | None]:
         """Return both in ms since the epoch.

@@ -15,7 +15,7 @@ import typer
 
 from ariane.cli.options import command_names, shared_options
 from ariane.cli.options import paths as homes
-from ariane.cli.options.option_kinds import group_option, path_option, seconds_option
+from ariane.cli.options.option_kinds import group_option, path_option, seconds_option, time_option
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.errors import ConfigError, UsageError
@@ -38,19 +38,13 @@ def report(
     ] = None,
     since: Annotated[
         str,
-        typer.Option(
-            metavar="DURATION|TIME",
+        time_option(
             help="Start: a duration before now (30s, 15m, 1h, 2d) or a UTC time (2026-01-31T10:00).",
-            rich_help_panel=shared_options.FILTERS,
+            panel=shared_options.FILTERS,
         ),
     ] = "1h",
     until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION|TIME",
-            help="End, in the same forms.  [default: now]",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        str | None, time_option(help="End, in the same forms.  [default: now]", panel=shared_options.FILTERS)
     ] = None,
     topic: shared_options.Topic = None,
     group: Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import number_option, text_option, topic_option
+from ariane.cli.options.option_kinds import number_option, text_option, time_option, topic_option
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output import value_format
 from ariane.clock import SYSTEM_CLOCK
@@ -41,10 +41,9 @@ def trace(
     topic: Annotated[str | None, topic_option(help="List the journeys of messages of this topic.")] = None,
     since: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION|TIME",
+        time_option(
             help="With --topic: a duration before now (30s, 10m, 2h) or a UTC time (2026-01-31T10:00).  [default: 10m]",
-            rich_help_panel=shared_options.FILTERS,
+            panel=shared_options.FILTERS,
         ),
     ] = None,
     slowest: Annotated[

@@ -170,7 +170,7 @@ async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports) -> None:
 async def _start_optional(programs: ChildProcesses, home: Path, namesrv: str, ports: Ports) -> None:
     """Start the demo's slave and the console. If one cannot start, report it: the broker works without them."""
     if ports.slave is not None:
-        await _start_reported(programs, _slave(home, namesrv, ports.slave))
+        await _start_reported(programs, _broker(home, namesrv, ports.slave, is_slave=True))
     if ports.console is None:
         return
     if fault := console_command.install_fault():
@@ -264,32 +264,19 @@ def _name_server(home: Path, port: int) -> ChildProcess:
     return ChildProcess("namesrv", ("namesrv", "-c", str(conf), "--port", str(port), *_supervised(home, "namesrv")))
 
 
-def _broker(home: Path, namesrv: str, port: int) -> ChildProcess:
+def _broker(home: Path, namesrv: str, port: int, *, is_slave: bool = False) -> ChildProcess:
+    name = "slave" if is_slave else "broker"
     settings = {
         "brokerClusterName": "DefaultCluster",
         "brokerName": "broker-a",
+        **({"brokerRole": "SLAVE", "brokerId": "1"} if is_slave else {}),
         "bindAddress": LOOPBACK,
         "brokerIP1": LOOPBACK,
-        "storePathRootDir": str(home / "store"),
+        "storePathRootDir": str(home / ("store-slave" if is_slave else "store")),
     }
-    conf = _write_default_config(home / "conf" / "broker.conf", settings)
+    conf = _write_default_config(home / "conf" / f"{name}.conf", settings)
     arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port))
-    return ChildProcess("broker", (*arguments, *_supervised(home, "broker")))
-
-
-def _slave(home: Path, namesrv: str, port: int) -> ChildProcess:
-    settings = {
-        "brokerClusterName": "DefaultCluster",
-        "brokerName": "broker-a",
-        "brokerRole": "SLAVE",
-        "brokerId": "1",
-        "bindAddress": LOOPBACK,
-        "brokerIP1": LOOPBACK,
-        "storePathRootDir": str(home / "store-slave"),
-    }
-    conf = _write_default_config(home / "conf" / "slave.conf", settings)
-    arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port))
-    return ChildProcess("slave", (*arguments, *_supervised(home, "slave")), optional=True)
+    return ChildProcess(name, (*arguments, *_supervised(home, name)), optional=is_slave)
 
 
 def _console(home: Path, namesrv: str, port: int) -> ChildProcess:
