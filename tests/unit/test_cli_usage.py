@@ -54,6 +54,7 @@ WRONG: list[tuple[str, str]] = [
     ("cat t file", "FILE: requires -P"),
     ("cat t --delay 5s", "--delay: requires -P"),
     ("cat -P t --hex", "--hex: cannot be combined with -P"),
+    ("cat -P t --offset 0", "--offset: cannot be combined with -P"),
     ("cat -P t -o end", "--offset: cannot be combined with -P"),
     ("cat -P t --delay 5", "--delay = '5': expected a positive number followed by"),
     ("cat -P t --delay 5s --delay-level 1", "at most one of --delay"),
