@@ -257,6 +257,10 @@ def test_an_immune_half_message_does_not_delay_others(tmp_path: Path) -> None:
     run(work())
 
 
+def is_checked_twice(half: Record) -> bool:
+    return half.property_map().get("TRANSACTION_CHECK_TIMES") == "2"
+
+
 def test_only_open_transactions_are_checked_after_a_restart(tmp_path: Path) -> None:
     async def work() -> None:
         store = {"transaction_time_out": 1, "transaction_check_interval": 50, "transaction_check_max": 1000}
@@ -267,7 +271,9 @@ def test_only_open_transactions_are_checked_after_a_restart(tmp_path: Path) -> N
                 if number % 4:
                     decision = COMMIT if number % 4 == 1 else ROLLBACK
                     assert (await peer.end(sent.queue_offset, offset, decision)).code == 0
-            await asyncio.sleep(0.2)  # some rounds without a response of a producer
+            # Two rounds without a response of a producer: each stores a copy with an increased count.
+            while sum(map(is_checked_twice, await peer.pull(HALF_TOPIC, most=10_000))) < 10:
+                await asyncio.sleep(0.02)
         async with Asking(tmp_path, **store) as peer:
             await until(lambda: all(peer.asked(f"U{number}") for number in range(0, 40, 4)))
             assert {table["UNIQ_KEY"] for table in peer.tables()} == {f"U{number}" for number in range(0, 40, 4)}
