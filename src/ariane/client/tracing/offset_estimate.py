@@ -9,6 +9,7 @@ so the fastest exchanges determine the result. Between samples the bounds widen,
 
 It holds as long as the clocks drift by at most DRIFT against each other. A client's clock that is set (by more than STEP_MS) is
 noticed by its monotonic clock, a broker's clock that is set by the next sample, which contradicts the others: both start afresh.
+Two opposite settings of a clock between two readings are not noticed.
 """
 
 from __future__ import annotations
