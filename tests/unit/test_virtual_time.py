@@ -237,10 +237,10 @@ def test_a_peer_that_does_not_read_blocks_the_writer():
                 await asyncio.sleep(6)
                 requests = [connection.request_nowait(1, body=bytes(1_000_000), timeout_ms=90_000) for _ in range(6)]
                 await asyncio.sleep(1)
-                is_full = not connection._writable.is_set()
+                is_full = not connection.is_writable
                 loop.call_later(1, server.resume)
                 await asyncio.gather(*requests)
-                return is_full, connection._writable.is_set()
+                return is_full, connection.is_writable
 
         assert await client.start(flood()) == (True, True)
 
