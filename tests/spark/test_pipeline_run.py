@@ -30,7 +30,7 @@ from ariane.pipeline import incremental, jobs, run, source_reader, table_publish
 from ariane.pipeline.tables import bucket_columns
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, ColumnSchema, TableSchema, table_format, time_buckets
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, TableSchema, table_format, time_buckets
 from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def test_a_failed_aggregation_leaves_the_table_unchanged(fed: Fed) -> None:
 def test_a_schema_change_rebuilds_the_table_and_old_files_stay_readable(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
-    wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, ColumnSchema("mood", "STRING", "of the message")), schema=99)
+    wider = JOURNEYS._replace(definitions={**JOURNEYS.definitions, "mood STRING": "of the message"}, schema=99)
     assert [row["mood"] for row in table_publisher.read_table(fed.spark, fed.home, wider).collect()] == [None]
     with table_views.open_views(fed.home, table_views.whole_table(wider)) as sql:
         assert table_views.query(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
@@ -300,11 +300,7 @@ def test_an_aggregation_with_lookback_reads_the_previous_bucket_but_writes_only_
     counted = TableSchema(
         "counted",
         "",
-        (
-            ColumnSchema("message_id", "STRING", ""),
-            ColumnSchema("seen", "BIGINT", ""),
-            ColumnSchema("at", "TIMESTAMP", ""),
-        ),
+        {"message_id STRING": "", "seen BIGINT": "", "at TIMESTAMP": ""},
         "at",
         ("message_id",),
     )

@@ -16,7 +16,7 @@ from ariane.cli.options.command_names import JOBS
 from ariane.errors import StoreError
 from ariane.reports.tables import pipeline_status, table_contents, table_views
 from ariane.reports.tables.pipeline_status import Freshness, SourceStatus
-from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, table_format
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TableSchema, table_format
 from tables_on_disk import put
 
 T0_MS = 1_700_000_000_000
@@ -24,18 +24,18 @@ T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
 EVERY = TableSchema(
     "every",
     "One column of every type.",
-    (
-        ColumnSchema("at", "TIMESTAMP", ""),
-        ColumnSchema("text", "STRING", ""),
-        ColumnSchema("many", "BIGINT", ""),
-        ColumnSchema("few", "INT", ""),
-        ColumnSchema("share", "DOUBLE", ""),
-        ColumnSchema("is_so", "BOOLEAN", ""),
-        ColumnSchema("day", "DATE", ""),
-        ColumnSchema("raw", "BINARY", ""),
-        ColumnSchema("counts", "MAP<INT, BIGINT>", ""),
-        ColumnSchema("tries", "ARRAY<STRUCT<at: TIMESTAMP, hosts: ARRAY<STRING>, cost_ms: BIGINT>>", ""),
-    ),
+    {
+        "at TIMESTAMP": "",
+        "text STRING": "",
+        "many BIGINT": "",
+        "few INT": "",
+        "share DOUBLE": "",
+        "is_so BOOLEAN": "",
+        "day DATE": "",
+        "raw BINARY": "",
+        "counts MAP<INT, BIGINT>": "",
+        "tries ARRAY<STRUCT<at: TIMESTAMP, hosts: ARRAY<STRING>, cost_ms: BIGINT>>": "",
+    },
     time_column="at",
     sort_columns=("text",),
 )

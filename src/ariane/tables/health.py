@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ariane.tables.table import ColumnSchema, TableSchema
+from ariane.tables.table import TableSchema
 
 MAX_EXAMPLES = 10  # per row, the worst ones; the total is in `count`
 
@@ -24,22 +24,19 @@ HEALTH = TableSchema(
     "health",
     "Findings and counts per bucket: one row per kind, minute, topic, group, host and cause. Rows are partial, because a minute "
     "can span several buckets: sum the counts and take the maximum of the worst values. Each message is counted in one bucket.",
-    (
-        ColumnSchema("kind", "STRING", "see ariane.tables.health"),
-        ColumnSchema("minute", "TIMESTAMP", "time at which the message was stored (broker's clock); without a record of it, "
-               "time at which its first trace was stored"),
-        ColumnSchema("topic", "STRING", "topic of the application, for retries and dead letters as well; null: unknown"),
-        ColumnSchema("consumer_group", "STRING", "for `stored` possibly several, separated by spaces"),
-        ColumnSchema("host", "STRING", "client's address without its port"),
-        ColumnSchema("cause", "STRING", "depends on the kind"),
-        ColumnSchema("count", "BIGINT", "messages; records for `retried`"),
-        ColumnSchema("worst", "BIGINT", "depends on the kind"),
-        ColumnSchema(
-            "examples",
-            "ARRAY<STRUCT<worst: BIGINT, message_id: STRING, at: TIMESTAMP, detail: STRING>>",
-            f"the {MAX_EXAMPLES} worst, or all if there are fewer",
-        ),
-    ),
+    {
+        "kind STRING": "see ariane.tables.health",
+        "minute TIMESTAMP": "time at which the message was stored (broker's clock); without a record of it, time at which its "
+        "first trace was stored",
+        "topic STRING": "topic of the application, for retries and dead letters as well; null: unknown",
+        "consumer_group STRING": "for `stored` possibly several, separated by spaces",
+        "host STRING": "client's address without its port",
+        "cause STRING": "depends on the kind",
+        "count BIGINT": "messages; records for `retried`",
+        "worst BIGINT": "depends on the kind",
+        "examples ARRAY<STRUCT<worst: BIGINT, message_id: STRING, at: TIMESTAMP, detail: STRING>>": f"the "
+        f"{MAX_EXAMPLES} worst, or all if there are fewer",
+    },
     time_column="minute",
     sort_columns=("kind", "topic", "consumer_group", "minute"),
-)  # fmt: skip
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 
-from ariane.tables.table import ColumnSchema, TableSchema
+from ariane.tables.table import TableSchema
 
 RECORD, MARK = "record", "mark"
 OFFSETS_PER_BUCKET = 16_384  # queue offsets, the range that the join of a mark with its record has to read
@@ -18,15 +18,15 @@ RECORD_POSITIONS = TableSchema(
     "record_positions",
     "Records of the half queue and of the timer queue, and the marks that refer to such a record by its queue offset. Rows are "
     "only appended. A bucket is a range of queue offsets of a broker.",
-    (
-        ColumnSchema("broker", "STRING", ""),
-        ColumnSchema("topic", "STRING", "topic of the record: RMQ_SYS_TRANS_HALF_TOPIC or rmq_sys_wheel_timer"),
-        ColumnSchema("queue_offset", "BIGINT", "of the record; in the row of a mark, of the record that it refers to"),
-        ColumnSchema("kind", "STRING", "record; or mark: an op message, a cancellation"),
-        ColumnSchema("message_id", "STRING", "of the record; null for a mark, which does not contain it"),
-        ColumnSchema("message_bucket", "STRING", "bucket of that message in the other tables"),
-        ColumnSchema("stored_at", "TIMESTAMP", "of the record or of the mark: the broker's clock"),
-    ),
+    {
+        "broker STRING": "",
+        "topic STRING": "topic of the record: RMQ_SYS_TRANS_HALF_TOPIC or rmq_sys_wheel_timer",
+        "queue_offset BIGINT": "of the record; in the row of a mark, of the record that it refers to",
+        "kind STRING": "record; or mark: an op message, a cancellation",
+        "message_id STRING": "of the record; null for a mark, which does not contain it",
+        "message_bucket STRING": "bucket of that message in the other tables",
+        "stored_at TIMESTAMP": "of the record or of the mark: the broker's clock",
+    },
     time_column="stored_at",
     sort_columns=("topic", "queue_offset"),
 )
@@ -34,18 +34,14 @@ RECORD_POSITIONS = TableSchema(
 POSITION_MARKS = TableSchema(
     "position_marks",
     "Ends of half messages and cancellations of timers, by the id of the message that they refer to. Rows may be duplicated.",
-    (
-        ColumnSchema("message_id", "STRING", "of the message that the mark refers to"),
-        ColumnSchema("broker", "STRING", ""),
-        ColumnSchema(
-            "topic",
-            "STRING",
-            "RMQ_SYS_TRANS_HALF_TOPIC: the transaction ended; rmq_sys_wheel_timer: the timer was cancelled",
-        ),
-        ColumnSchema("queue_offset", "BIGINT", "of the record that the mark refers to, in queue 0 of that topic"),
-        ColumnSchema("record_stored_at", "TIMESTAMP", "time at which that record was stored"),
-        ColumnSchema("marked_at", "TIMESTAMP", "time at which the mark was stored: the broker's clock"),
-    ),
+    {
+        "message_id STRING": "of the message that the mark refers to",
+        "broker STRING": "",
+        "topic STRING": "RMQ_SYS_TRANS_HALF_TOPIC: the transaction ended; rmq_sys_wheel_timer: the timer was cancelled",
+        "queue_offset BIGINT": "of the record that the mark refers to, in queue 0 of that topic",
+        "record_stored_at TIMESTAMP": "time at which that record was stored",
+        "marked_at TIMESTAMP": "time at which the mark was stored: the broker's clock",
+    },
     time_column="marked_at",
     sort_columns=("message_id",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -22,7 +23,8 @@ class TableSchema(NamedTuple):
 
     name: str  # also the directory below HOME and the name of the view in queries
     description: str  # one sentence for `ariane pipeline tables`
-    columns: tuple[ColumnSchema, ...]  # in the order of the files; readers select by name
+    definitions: Mapping[str, str]
+    """`name TYPE` of each column → its description, in the order of the files; readers select by name."""
     time_column: str
     """TIMESTAMP column that determines the age of files."""
     sort_columns: tuple[str, ...]
@@ -35,9 +37,14 @@ class TableSchema(NamedTuple):
     """Approximate size of a row group. A query that finds one row by `sort_columns` reads one row group."""
 
     @property
+    def columns(self) -> tuple[ColumnSchema, ...]:
+        split = ((key.partition(" "), description) for key, description in self.definitions.items())
+        return tuple(ColumnSchema(name, kind, description) for (name, _, kind), description in split)
+
+    @property
     def ddl(self) -> str:
         """The columns as Spark DDL."""
-        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+        return ", ".join(self.definitions)
 
     @property
     def column_names(self) -> tuple[str, ...]:

@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-from ariane.tables.table import ColumnSchema, TableSchema
+from ariane.tables.table import TableSchema
 
 TRACE_EVENTS = TableSchema(
     "trace_events",
     "One row per trace record as written by a client. Rows are only appended. (trace_broker, trace_queue_id, trace_queue_offset, "
     "record_index) identifies a record.",
-    (
-        ColumnSchema("type", "STRING", "Pub, SubBefore, SubAfter, EndTransaction or Recall"),
-        ColumnSchema("event_time", "TIMESTAMP", "client's clock; null for SubAfter of clients that do not send it"),
-        ColumnSchema("region", "STRING", "region of the broker"),
-        ColumnSchema("client_group", "STRING", "producer or consumer group; null for SubAfter of old clients"),
-        ColumnSchema("topic", "STRING", "null for consumption, whose records do not carry it"),
-        ColumnSchema("message_id", "STRING", "unique id of the message; the record of a batch yields one row per id"),
-        ColumnSchema("tags", "STRING", ""),
-        ColumnSchema("keys", "STRING", "business keys, separated by spaces"),
-        ColumnSchema("store_host", "STRING", "address of the target broker"),
-        ColumnSchema("body_length", "INT", "bytes after compression"),
-        ColumnSchema(
-            "cost_ms",
-            "BIGINT",
-            "duration of the send or of the consumption, as measured by the client: negative if its clock was set back",
-        ),
-        ColumnSchema("message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order"),
-        ColumnSchema("offset_message_id", "STRING", "broker's id of the message"),
-        ColumnSchema("success", "BOOLEAN", "whether the client regarded it as successful"),
-        ColumnSchema("request_id", "STRING", "join key of SubBefore and SubAfter"),
-        ColumnSchema("retry_times", "INT", "number of earlier deliveries to the group"),
-        ColumnSchema("context_code", "INT", "0 success, 1 timeout, 2 exception, 3 null, 4 failed; null if not sent"),
-        ColumnSchema("transaction_id", "STRING", "EndTransaction only"),
-        ColumnSchema("transaction_state", "STRING", "COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW"),
-        ColumnSchema("from_check", "BOOLEAN", "whether the decision answered a check by the broker"),
-        ColumnSchema(
-            "client_host",
-            "STRING",
-            "client that wrote the record: from the record, otherwise the sender's address of the trace message",
-        ),
-        ColumnSchema("trace_broker", "STRING", "broker that stored the trace message"),
-        ColumnSchema("trace_queue_id", "INT", ""),
-        ColumnSchema("trace_queue_offset", "BIGINT", ""),
-        ColumnSchema("record_index", "INT", "index of the record in its trace message, from 0"),
-        ColumnSchema("trace_stored_at", "TIMESTAMP", "time at which the trace message was stored: the broker's clock"),
-        ColumnSchema(
-            "clock_lower_ms",
-            "BIGINT",
-            "lower bound of (broker's clock - client's clock) as the client measured it at that time; null: it did not",
-        ),
-        ColumnSchema("clock_upper_ms", "BIGINT", "upper bound; null if clock_lower_ms is"),
-    ),
+    {
+        "type STRING": "Pub, SubBefore, SubAfter, EndTransaction or Recall",
+        "event_time TIMESTAMP": "client's clock; null for SubAfter of clients that do not send it",
+        "region STRING": "region of the broker",
+        "client_group STRING": "producer or consumer group; null for SubAfter of old clients",
+        "topic STRING": "null for consumption, whose records do not carry it",
+        "message_id STRING": "unique id of the message; the record of a batch yields one row per id",
+        "tags STRING": "",
+        "keys STRING": "business keys, separated by spaces",
+        "store_host STRING": "address of the target broker",
+        "body_length INT": "bytes after compression",
+        "cost_ms BIGINT": "duration of the send or of the consumption, as measured by the client: negative if its clock was set "
+        "back",
+        "message_type INT": "0 normal, 1 half, 2 commit, 3 delay, 4 order",
+        "offset_message_id STRING": "broker's id of the message",
+        "success BOOLEAN": "whether the client regarded it as successful",
+        "request_id STRING": "join key of SubBefore and SubAfter",
+        "retry_times INT": "number of earlier deliveries to the group",
+        "context_code INT": "0 success, 1 timeout, 2 exception, 3 null, 4 failed; null if not sent",
+        "transaction_id STRING": "EndTransaction only",
+        "transaction_state STRING": "COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW",
+        "from_check BOOLEAN": "whether the decision answered a check by the broker",
+        "client_host STRING": "client that wrote the record: from the record, otherwise the sender's address of the trace message",
+        "trace_broker STRING": "broker that stored the trace message",
+        "trace_queue_id INT": "",
+        "trace_queue_offset BIGINT": "",
+        "record_index INT": "index of the record in its trace message, from 0",
+        "trace_stored_at TIMESTAMP": "time at which the trace message was stored: the broker's clock",
+        "clock_lower_ms BIGINT": "lower bound of (broker's clock - client's clock) as the client measured it at that time; null: "
+        "it did not",
+        "clock_upper_ms BIGINT": "upper bound; null if clock_lower_ms is",
+    },
     time_column="trace_stored_at",
     sort_columns=("message_id",),
     schema=2,
@@ -58,15 +48,15 @@ TRACE_EVENTS = TableSchema(
 TRACE_REJECTS = TableSchema(
     "trace_rejects",
     "Trace records that cannot be decoded, with the reason.",
-    (
-        ColumnSchema("record", "STRING", "original text"),
-        ColumnSchema("reason", "STRING", "why it was rejected"),
-        ColumnSchema("trace_broker", "STRING", ""),
-        ColumnSchema("trace_queue_id", "INT", ""),
-        ColumnSchema("trace_queue_offset", "BIGINT", ""),
-        ColumnSchema("record_index", "INT", ""),
-        ColumnSchema("trace_stored_at", "TIMESTAMP", ""),
-    ),
+    {
+        "record STRING": "original text",
+        "reason STRING": "why it was rejected",
+        "trace_broker STRING": "",
+        "trace_queue_id INT": "",
+        "trace_queue_offset BIGINT": "",
+        "record_index INT": "",
+        "trace_stored_at TIMESTAMP": "",
+    },
     time_column="trace_stored_at",
     sort_columns=("trace_stored_at",),
 )
@@ -76,58 +66,29 @@ CLOCKS = TableSchema(
     "Clock offsets of clients: per address and hour, the bounds of (broker's clock - client's clock) that more than half of the "
     "messages agree on. One row per time bucket: to combine the rows of an address and hour, take the greatest lower_ms and the "
     "least upper_ms, and sum the counts.",
-    (
-        ColumnSchema("host", "STRING", "IP address of the client"),
-        ColumnSchema("hour", "TIMESTAMP", "hour of the broker's clock in which the traces were stored"),
-        ColumnSchema("lower_ms", "BIGINT", "lower bound of the offset; null: unbounded"),
-        ColumnSchema(
-            "upper_ms",
-            "BIGINT",
-            "upper bound of the offset; null: unbounded. Less than lower_ms: no majority agrees, no time is corrected",
-        ),
-        ColumnSchema("messages", "BIGINT", "messages with a record of this host; each gives an upper bound"),
-        ColumnSchema("sends", "BIGINT", "messages whose store time (from `messages`) was compared with their send"),
-        ColumnSchema(
-            "deliveries", "BIGINT", "messages whose store time (from `messages`) was compared with their delivery"
-        ),
-        ColumnSchema(
-            "discarded",
-            "BIGINT",
-            "messages that were not used because their records contradict these bounds; without a majority all messages",
-        ),
-        ColumnSchema("discarded_ids", "ARRAY<STRING>", "up to 8 ids of discarded messages; empty without a majority"),
-    ),
+    {
+        "host STRING": "IP address of the client",
+        "hour TIMESTAMP": "hour of the broker's clock in which the traces were stored",
+        "lower_ms BIGINT": "lower bound of the offset; null: unbounded",
+        "upper_ms BIGINT": "upper bound of the offset; null: unbounded. Less than lower_ms: no majority agrees, no time is "
+        "corrected",
+        "messages BIGINT": "messages with a record of this host; each gives an upper bound",
+        "sends BIGINT": "messages whose store time (from `messages`) was compared with their send",
+        "deliveries BIGINT": "messages whose store time (from `messages`) was compared with their delivery",
+        "discarded BIGINT": "messages that were not used because their records contradict these bounds; without a majority all "
+        "messages",
+        "discarded_ids ARRAY<STRING>": "up to 8 ids of discarded messages; empty without a majority",
+    },
     time_column="hour",
     sort_columns=("host", "hour"),
     schema=2,
 )
 
-
-def _struct(*fields: tuple[str, str]) -> str:
-    return "STRUCT<" + ",".join(f"{name}:{kind}" for name, kind in fields) + ">"
-
-
-DELIVERY = _struct(
-    ("request_id", "STRING"),
-    ("started_at", "TIMESTAMP"),
-    ("ended_at", "TIMESTAMP"),
-    ("cost_ms", "BIGINT"),
-    ("result", "STRING"),
-    ("retry_times", "INT"),
-    ("host", "STRING"),
-    ("region", "STRING"),
-    ("clock_ms", "BIGINT"),
-    ("clock_error_ms", "BIGINT"),
-    ("started_corrected_at", "TIMESTAMP"),
-    ("ended_corrected_at", "TIMESTAMP"),
+DELIVERY = (
+    "STRUCT<request_id:STRING,started_at:TIMESTAMP,ended_at:TIMESTAMP,cost_ms:BIGINT,result:STRING,retry_times:INT,host:STRING,"
+    "region:STRING,clock_ms:BIGINT,clock_error_ms:BIGINT,started_corrected_at:TIMESTAMP,ended_corrected_at:TIMESTAMP>"
 )
-DECISION = _struct(
-    ("decided_at", "TIMESTAMP"),
-    ("state", "STRING"),
-    ("from_check", "BOOLEAN"),
-    ("host", "STRING"),
-    ("transaction_id", "STRING"),
-)
+DECISION = "STRUCT<decided_at:TIMESTAMP,state:STRING,from_check:BOOLEAN,host:STRING,transaction_id:STRING>"
 
 # Reasons why `queueing_ms` of a delivered message is null.
 OUTLIER, CONTRADICTION, BEFORE_SENT, NO_CLOCK, NO_STORE_TIME = (
@@ -138,140 +99,66 @@ JOURNEYS = TableSchema(
     "journeys",
     "One row per message and consumer group, or one with a null group if no consumption of the message was seen. Times named "
     "*_corrected_at are converted to the broker's clock, see `clocks`. Durations are never negative.",
-    (
-        ColumnSchema("message_id", "STRING", "unique id of the message"),
-        ColumnSchema(
-            "consumer_group",
-            "STRING",
-            "null: no consumption was seen, or (attempts not null) the client's version does not trace its group",
-        ),
-        ColumnSchema("topic", "STRING", "null if neither the send nor the record was seen"),
-        ColumnSchema("keys", "STRING", "business keys, separated by spaces"),
-        ColumnSchema("tags", "STRING", ""),
-        ColumnSchema(
-            "message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order; null if the send left no trace"
-        ),
-        ColumnSchema("region", "STRING", "region of the broker"),
-        ColumnSchema("producer_group", "STRING", ""),
-        ColumnSchema(
-            "producer_host",
-            "STRING",
-            "client that traced the send: from its record, otherwise the sender's address of the trace message",
-        ),
-        ColumnSchema("store_host", "STRING", "address of the broker"),
-        ColumnSchema("offset_message_id", "STRING", "broker's id of the record that the send created"),
-        ColumnSchema("sent_at", "TIMESTAMP", "producer's clock: start of the successful send"),
-        ColumnSchema(
-            "sent_corrected_at",
-            "TIMESTAMP",
-            "the same by the broker's clock; null: the clock offset is unknown, or this record contradicts its bounds",
-        ),
-        ColumnSchema(
-            "producer_clock_ms",
-            "BIGINT",
-            "estimate of broker's clock - producer's clock; null if sent_corrected_at is",
-        ),
-        ColumnSchema("producer_clock_error_ms", "BIGINT", "maximum error of the estimate"),
-        ColumnSchema(
-            "producer_clock_measured",
-            "BOOLEAN",
-            "whether the producer measured the offset itself; otherwise it is from `clocks`; null if producer_clock_ms is",
-        ),
-        ColumnSchema("send_cost_ms", "BIGINT", "duration of the send, until the broker's response"),
-        ColumnSchema(
-            "stored_at",
-            "TIMESTAMP",
-            "broker's clock (stored_exact); otherwise the time of the response, an upper bound, corrected if the producer's clock "
-            "offset is known",
-        ),
-        ColumnSchema("stored_exact", "BOOLEAN", "whether stored_at is the broker's own time; null if stored_at is"),
-        ColumnSchema(
-            "available_at",
-            "TIMESTAMP",
-            "broker's clock: stored in its target topic, visible to consumers; null: unknown",
-        ),
-        ColumnSchema(
-            "delay_ms",
-            "BIGINT",
-            "time for which the broker held the message back (delay, transaction); null: unknown",
-        ),
-        ColumnSchema("sends", "BIGINT", "number of traced sends of this id"),
-        ColumnSchema("sent_ok", "BOOLEAN", "whether one of them succeeded; null if none was traced"),
-        ColumnSchema("recalled_at", "TIMESTAMP", "producer's clock: the delayed message was recalled"),
-        ColumnSchema(
-            "transactions",
-            f"ARRAY<{DECISION}>",
-            "decisions sent by producers (their clocks), in order; null if none was traced",
-        ),
-        ColumnSchema(
-            "transaction_state",
-            "STRING",
-            "COMMIT_MESSAGE or ROLLBACK_MESSAGE: the last such decision; UNKNOW: only that was sent; null: none was traced",
-        ),
-        ColumnSchema(
-            "first_pulled_at",
-            "TIMESTAMP",
-            "broker's clock: first pop by a 5.x client, from the property 1ST_POP_TIME of its retries; otherwise null, as "
-            "pulls are not traced",
-        ),
-        ColumnSchema(
-            "delivered_at",
-            "TIMESTAMP",
-            "consumer's clock: first call of the listener, from its SubBefore record, otherwise its end minus its cost",
-        ),
-        ColumnSchema(
-            "delivered_corrected_at",
-            "TIMESTAMP",
-            "the same by the broker's clock; null: the clock offset is unknown, or this record contradicts its bounds",
-        ),
-        ColumnSchema("delivered_error_ms", "BIGINT", "maximum error of delivered_corrected_at"),
-        ColumnSchema(
-            "delivered_clock_measured",
-            "BOOLEAN",
-            "whether the consumer measured the offset itself; otherwise it is from `clocks`; null if delivered_corrected_at is",
-        ),
-        ColumnSchema(
-            "queueing_ms",
-            "BIGINT",
-            "from available_at (otherwise stored_at) to delivered_corrected_at; by the clients' clocks if no offset is known "
-            "(error null); 0 if the delivery preceded the response to the producer; null: unknown",
-        ),
-        ColumnSchema("queueing_error_ms", "BIGINT", "maximum error of queueing_ms; null: unknown"),
-        ColumnSchema(
-            "queueing_missing",
-            "STRING",
-            "why queueing_ms is null: outlier, contradiction, before_sent, no_clock, no_store_time (docs/journeys.md); null if it "
-            "is not, and without a delivery",
-        ),
-        ColumnSchema("consume_cost_ms", "BIGINT", "duration of the last attempt"),
-        ColumnSchema("consumed_at", "TIMESTAMP", "consumer's clock: end of the last attempt"),
-        ColumnSchema("attempts", "BIGINT", "calls of the listener; null: none was traced"),
-        ColumnSchema(
-            "consumed_times", "BIGINT", "successful calls: more than 1 means duplicate consumption (or broadcasting)"
-        ),
-        ColumnSchema(
-            "retries", "INT", "number of redeliveries according to the last record that has it; null: unknown"
-        ),
-        ColumnSchema(
-            "result",
-            "STRING",
-            "of the last attempt: success, timeout, exception, null, failed; unknown: its end was not traced",
-        ),
-        ColumnSchema("consumer_host", "STRING", "client that traced the last attempt, see producer_host"),
-        ColumnSchema(
-            "deliveries",
-            f"ARRAY<{DELIVERY}>",
-            "attempts in order, with started_at and ended_at by the consumer's clock; of more than 64 the first and the last 32",
-        ),
-        ColumnSchema("dead_lettered_at", "TIMESTAMP", "broker's clock: stored in the group's dead-letter topic"),
-        ColumnSchema("dead_lettered", "BOOLEAN", "null if `messages` has no record of the message"),
-        ColumnSchema(
-            "clock_skew",
-            "BOOLEAN",
-            "whether clocks are the reason why queueing_ms is null: outlier, contradiction or before_sent in queueing_missing; "
-            "null without a delivery",
-        ),
-    ),
+    {
+        "message_id STRING": "unique id of the message",
+        "consumer_group STRING": "null: no consumption was seen, or (attempts not null) the client's version does not trace its "
+        "group",
+        "topic STRING": "null if neither the send nor the record was seen",
+        "keys STRING": "business keys, separated by spaces",
+        "tags STRING": "",
+        "message_type INT": "0 normal, 1 half, 2 commit, 3 delay, 4 order; null if the send left no trace",
+        "region STRING": "region of the broker",
+        "producer_group STRING": "",
+        "producer_host STRING": "client that traced the send: from its record, otherwise the sender's address of the trace message",
+        "store_host STRING": "address of the broker",
+        "offset_message_id STRING": "broker's id of the record that the send created",
+        "sent_at TIMESTAMP": "producer's clock: start of the successful send",
+        "sent_corrected_at TIMESTAMP": "the same by the broker's clock; null: the clock offset is unknown, or this record "
+        "contradicts its bounds",
+        "producer_clock_ms BIGINT": "estimate of broker's clock - producer's clock; null if sent_corrected_at is",
+        "producer_clock_error_ms BIGINT": "maximum error of the estimate",
+        "producer_clock_measured BOOLEAN": "whether the producer measured the offset itself; otherwise it is from `clocks`; null "
+        "if producer_clock_ms is",
+        "send_cost_ms BIGINT": "duration of the send, until the broker's response",
+        "stored_at TIMESTAMP": "broker's clock (stored_exact); otherwise the time of the response, an upper bound, corrected if "
+        "the producer's clock offset is known",
+        "stored_exact BOOLEAN": "whether stored_at is the broker's own time; null if stored_at is",
+        "available_at TIMESTAMP": "broker's clock: stored in its target topic, visible to consumers; null: unknown",
+        "delay_ms BIGINT": "time for which the broker held the message back (delay, transaction); null: unknown",
+        "sends BIGINT": "number of traced sends of this id",
+        "sent_ok BOOLEAN": "whether one of them succeeded; null if none was traced",
+        "recalled_at TIMESTAMP": "producer's clock: the delayed message was recalled",
+        f"transactions ARRAY<{DECISION}>": "decisions sent by producers (their clocks), in order; null if none was traced",
+        "transaction_state STRING": "COMMIT_MESSAGE or ROLLBACK_MESSAGE: the last such decision; UNKNOW: only that was sent; "
+        "null: none was traced",
+        "first_pulled_at TIMESTAMP": "broker's clock: first pop by a 5.x client, from the property 1ST_POP_TIME of its retries; "
+        "otherwise null, as pulls are not traced",
+        "delivered_at TIMESTAMP": "consumer's clock: first call of the listener, from its SubBefore record, otherwise its end "
+        "minus its cost",
+        "delivered_corrected_at TIMESTAMP": "the same by the broker's clock; null: the clock offset is unknown, or this record "
+        "contradicts its bounds",
+        "delivered_error_ms BIGINT": "maximum error of delivered_corrected_at",
+        "delivered_clock_measured BOOLEAN": "whether the consumer measured the offset itself; otherwise it is from `clocks`; "
+        "null if delivered_corrected_at is",
+        "queueing_ms BIGINT": "from available_at (otherwise stored_at) to delivered_corrected_at; by the clients' clocks if no "
+        "offset is known (error null); 0 if the delivery preceded the response to the producer; null: unknown",
+        "queueing_error_ms BIGINT": "maximum error of queueing_ms; null: unknown",
+        "queueing_missing STRING": "why queueing_ms is null: outlier, contradiction, before_sent, no_clock, no_store_time "
+        "(docs/journeys.md); null if it is not, and without a delivery",
+        "consume_cost_ms BIGINT": "duration of the last attempt",
+        "consumed_at TIMESTAMP": "consumer's clock: end of the last attempt",
+        "attempts BIGINT": "calls of the listener; null: none was traced",
+        "consumed_times BIGINT": "successful calls: more than 1 means duplicate consumption (or broadcasting)",
+        "retries INT": "number of redeliveries according to the last record that has it; null: unknown",
+        "result STRING": "of the last attempt: success, timeout, exception, null, failed; unknown: its end was not traced",
+        "consumer_host STRING": "client that traced the last attempt, see producer_host",
+        f"deliveries ARRAY<{DELIVERY}>": "attempts in order, with started_at and ended_at by the consumer's clock; of more than "
+        "64 the first and the last 32",
+        "dead_lettered_at TIMESTAMP": "broker's clock: stored in the group's dead-letter topic",
+        "dead_lettered BOOLEAN": "null if `messages` has no record of the message",
+        "clock_skew BOOLEAN": "whether clocks are the reason why queueing_ms is null: outlier, contradiction or before_sent in "
+        "queueing_missing; null without a delivery",
+    },
     time_column="stored_at",
     sort_columns=("message_id", "consumer_group"),
     schema=5,
@@ -280,12 +167,12 @@ JOURNEYS = TableSchema(
 MESSAGE_KEYS = TableSchema(
     "message_keys",
     "Index from search terms to messages. Rows may be duplicated.",
-    (
-        ColumnSchema("term", "STRING", "a business key, or the broker's id of the message"),
-        ColumnSchema("message_id", "STRING", "unique id of the message"),
-        ColumnSchema("journey_bucket", "STRING", "time bucket of its journeys"),
-        ColumnSchema("first_traced_at", "TIMESTAMP", "time at which the broker stored its first trace"),
-    ),
+    {
+        "term STRING": "a business key, or the broker's id of the message",
+        "message_id STRING": "unique id of the message",
+        "journey_bucket STRING": "time bucket of its journeys",
+        "first_traced_at TIMESTAMP": "time at which the broker stored its first trace",
+    },
     time_column="first_traced_at",
     sort_columns=("term", "first_traced_at"),
     schema=2,

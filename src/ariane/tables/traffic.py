@@ -8,7 +8,7 @@ slow_messages   the slowest messages of each bucket, which include the slowest o
 from __future__ import annotations
 
 from ariane.tables import histogram, trace_tables
-from ariane.tables.table import ColumnSchema, TableSchema
+from ariane.tables.table import TableSchema
 
 MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
 LATENCY_WINDOW_MINUTES = 10  # of LATENCIES
@@ -32,56 +32,36 @@ EXCLUSION_COUNTERS = {
     **{f"queueing_{reason}": ("queueing_ms", reason, description) for reason, description in EXCLUSION_REASONS.items()},
     "consume_cost_missing": ("consume_cost_ms", NO_COST, "the listener is still running, or its end left no trace"),
 }
-_EXCLUSION_COLUMNS = tuple(
-    ColumnSchema(name, "BIGINT", f"number not included in {measure}: {description}")
+_LATENCY_COLUMNS = {
+    f"send_cost_ms {histogram.TYPE}": "histogram: from the send to the broker's response; null: no values",
+    f"queueing_ms {histogram.TYPE}": "histogram: from storing to the first listener call; null: no values",
+    f"consume_cost_ms {histogram.TYPE}": "histogram: duration of listener calls; null: no values",
+    "send_cost_ms_max BIGINT": "exact maximum",
+    "queueing_ms_max BIGINT": "exact maximum",
+    "consume_cost_ms_max BIGINT": "exact maximum",
+}
+_EXCLUSION_COLUMNS = {
+    f"{name} BIGINT": f"number not included in {measure}: {description}"
     for name, (measure, _, description) in EXCLUSION_COUNTERS.items()
-)
+}
 
 TRAFFIC = TableSchema(
     "traffic",
     "Messages sent and consumed per minute. Rows are partial: sum the rows of a minute, direction, topic, group and host.",
-    (
-        ColumnSchema(
-            "minute",
-            "TIMESTAMP",
-            "start of the minute, by the client's clock: of the send, or of the end of the consumption",
-        ),
-        ColumnSchema("direction", "STRING", "out: sent by producers; in: consumed"),
-        ColumnSchema("topic", "STRING", "null: a consumption whose send left no trace"),
-        ColumnSchema(
-            "client_group", "STRING", "producer or consumer group; null if the client's version does not trace it"
-        ),
-        ColumnSchema("client_host", "STRING", "IP address of the client"),
-        ColumnSchema(
-            "messages",
-            "BIGINT",
-            "out: sends; in: listener calls. Each message of a batch and each attempt counts, but at most 64 attempts per message",
-        ),
-        ColumnSchema("successes", "BIGINT", "out: stored by the broker; in: the listener succeeded"),
-        ColumnSchema(
-            "failures",
-            "BIGINT",
-            "failed sends or calls; those that are neither are still running, or their end left no trace",
-        ),
-        ColumnSchema(
-            "bytes",
-            "BIGINT",
-            "out: size of the bodies after compression; in: null, because consumption traces do not contain it",
-        ),
-        ColumnSchema(
-            "send_cost_ms", histogram.TYPE, "histogram: from the send to the broker's response; null: no values"
-        ),
-        ColumnSchema(
-            "queueing_ms",
-            histogram.TYPE,
-            "histogram: from storing to the first listener call; null: no values",
-        ),
-        ColumnSchema("consume_cost_ms", histogram.TYPE, "histogram: duration of listener calls; null: no values"),
-        ColumnSchema("send_cost_ms_max", "BIGINT", "exact maximum"),
-        ColumnSchema("queueing_ms_max", "BIGINT", "exact maximum"),
-        ColumnSchema("consume_cost_ms_max", "BIGINT", "exact maximum"),
-        *_EXCLUSION_COLUMNS,
-    ),
+    {
+        "minute TIMESTAMP": "start of the minute, by the client's clock: of the send, or of the end of the consumption",
+        "direction STRING": "out: sent by producers; in: consumed",
+        "topic STRING": "null: a consumption whose send left no trace",
+        "client_group STRING": "producer or consumer group; null if the client's version does not trace it",
+        "client_host STRING": "IP address of the client",
+        "messages BIGINT": "out: sends; in: listener calls. Each message of a batch and each attempt counts, but at most 64 "
+        "attempts per message",
+        "successes BIGINT": "out: stored by the broker; in: the listener succeeded",
+        "failures BIGINT": "failed sends or calls; those that are neither are still running, or their end left no trace",
+        "bytes BIGINT": "out: size of the bodies after compression; in: null, because consumption traces do not contain it",
+        **_LATENCY_COLUMNS,
+        **_EXCLUSION_COLUMNS,
+    },
     time_column="minute",
     sort_columns=("minute", "direction", "topic", "client_group"),
     schema=3,
@@ -91,15 +71,13 @@ LATENCIES = TableSchema(
     "latencies",
     "Histograms of `traffic` by ten minutes and without hosts, for queries over longer times. Rows are partial: sum the rows of "
     "a window, topic and group.",
-    (
-        ColumnSchema("window_start", "TIMESTAMP", "start of the ten minutes, by the client's clock"),
-        ColumnSchema("topic", "STRING", "null: a consumption whose send left no trace"),
-        ColumnSchema(
-            "client_group", "STRING", "producer or consumer group; null if the client's version does not trace it"
-        ),
-        *(column for column in TRAFFIC.columns if column.name in (*MEASURES, *(f"{name}_max" for name in MEASURES))),
-        *_EXCLUSION_COLUMNS,
-    ),
+    {
+        "window_start TIMESTAMP": "start of the ten minutes, by the client's clock",
+        "topic STRING": "null: a consumption whose send left no trace",
+        "client_group STRING": "producer or consumer group; null if the client's version does not trace it",
+        **_LATENCY_COLUMNS,
+        **_EXCLUSION_COLUMNS,
+    },
     time_column="window_start",
     sort_columns=("window_start", "topic", "client_group"),
     schema=3,
@@ -109,20 +87,17 @@ SLOW_MESSAGES = TableSchema(
     "slow_messages",
     f"The {SLOWEST_PER_BUCKET} slowest messages per measure, topic, group and bucket. They include the "
     f"{SLOWEST_PER_BUCKET} slowest messages of any longer time.",
-    (
-        ColumnSchema(
-            "measured_at",
-            "TIMESTAMP",
-            "client's clock: start of the send, or end of the first or slowest call (its start if the end was not traced)",
-        ),
-        ColumnSchema("measure", "STRING", "send_cost_ms, queueing_ms or consume_cost_ms"),
-        ColumnSchema("ms", "BIGINT", "duration: of the send, of queueing until the first call, or of the slowest call"),
-        ColumnSchema("topic", "STRING", "null: the send left no trace"),
-        ColumnSchema("client_group", "STRING", "producer group of a send, otherwise consumer group"),
-        ColumnSchema("client_host", "STRING", "IP address of the sending or consuming client"),
-        ColumnSchema("message_id", "STRING", "argument for `ariane trace --id`"),
-        ColumnSchema("keys", "STRING", "business keys, separated by spaces"),
-    ),
+    {
+        "measured_at TIMESTAMP": "client's clock: start of the send, or end of the first or slowest call (its start if the end "
+        "was not traced)",
+        "measure STRING": "send_cost_ms, queueing_ms or consume_cost_ms",
+        "ms BIGINT": "duration: of the send, of queueing until the first call, or of the slowest call",
+        "topic STRING": "null: the send left no trace",
+        "client_group STRING": "producer group of a send, otherwise consumer group",
+        "client_host STRING": "IP address of the sending or consuming client",
+        "message_id STRING": "argument for `ariane trace --id`",
+        "keys STRING": "business keys, separated by spaces",
+    },
     time_column="measured_at",
     sort_columns=("measure", "topic", "client_group"),
     schema=2,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ariane.tables.table import ColumnSchema, TableSchema
+from ariane.tables.table import TableSchema
 
 COMMIT, ROLLBACK, UNKNOWN, OPEN, DISCARDED = "commit", "rollback", "unknown", "open", "discarded"
 
@@ -10,62 +10,31 @@ TRANSACTIONS = TableSchema(
     "transactions",
     "One row per transactional message and broker. Times are of the broker's clock. The age of an open transaction is the current "
     "time minus half_stored_at.",
-    (
-        ColumnSchema("message_id", "STRING", "unique id of the message"),
-        ColumnSchema("broker", "STRING", ""),
-        ColumnSchema("topic", "STRING", "target topic of a commit"),
-        ColumnSchema("producer_group", "STRING", ""),
-        ColumnSchema("keys", "STRING", "business keys, separated by spaces"),
-        ColumnSchema(
-            "half_stored_at",
-            "TIMESTAMP",
-            "time at which the half message was stored; null if no table has that record (any more)",
-        ),
-        ColumnSchema(
-            "half_count",
-            "BIGINT",
-            "initial copies of the half message: several if the send was repeated or it was resumed",
-        ),
-        ColumnSchema(
-            "checks",
-            "BIGINT",
-            "rounds of transaction checks, answered or not; Java brokers also count rounds in which the message was immune",
-        ),
-        ColumnSchema(
-            "checked_at", "ARRAY<TIMESTAMP>", "times at which the copies of these rounds were stored, if available"
-        ),
-        ColumnSchema(
-            "decision",
-            "STRING",
-            "commit; rollback: ended without a visible commit, or rolled back according to the producer's trace and not checked "
-            "since; unknown: ended without a visible commit although the producer's trace says commit; discarded: checked too "
-            "often and moved aside; open: none of these. Op messages of Java brokers cannot be pulled: without traces, "
-            "transactions rolled back there appear as open (last_copy_at is the time of the last check)",
-        ),
-        ColumnSchema(
-            "decided_at",
-            "TIMESTAMP",
-            "time at which the commit, the op message or the discarded copy was stored; null if only a trace has the decision",
-        ),
-        ColumnSchema("decision_ms", "BIGINT", "decided_at minus half_stored_at"),
-        ColumnSchema("commits", "BIGINT", "committed records; more than one: delivered more than once"),
-        ColumnSchema(
-            "from_check",
-            "BOOLEAN",
-            "whether the decision answered a check, from the producer's trace; null without a trace",
-        ),
-        ColumnSchema(
-            "reported_state",
-            "STRING",
-            "last state sent by the producer: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW; from its trace, null without a trace",
-        ),
-        ColumnSchema(
-            "last_copy_at",
-            "TIMESTAMP",
-            "time at which the latest copy was stored: a broker writes a copy in each round of checks",
-        ),
-        ColumnSchema("offset_message_id", "STRING", "broker's id of the latest copy; used to resume the message"),
-    ),
+    {
+        "message_id STRING": "unique id of the message",
+        "broker STRING": "",
+        "topic STRING": "target topic of a commit",
+        "producer_group STRING": "",
+        "keys STRING": "business keys, separated by spaces",
+        "half_stored_at TIMESTAMP": "time at which the half message was stored; null if no table has that record (any more)",
+        "half_count BIGINT": "initial copies of the half message: several if the send was repeated or it was resumed",
+        "checks BIGINT": "rounds of transaction checks, answered or not; Java brokers also count rounds in which the message was "
+        "immune",
+        "checked_at ARRAY<TIMESTAMP>": "times at which the copies of these rounds were stored, if available",
+        "decision STRING": "commit; rollback: ended without a visible commit, or rolled back according to the producer's trace "
+        "and not checked since; unknown: ended without a visible commit although the producer's trace says commit; discarded: "
+        "checked too often and moved aside; open: none of these. Op messages of Java brokers cannot be pulled: without traces, "
+        "transactions rolled back there appear as open (last_copy_at is the time of the last check)",
+        "decided_at TIMESTAMP": "time at which the commit, the op message or the discarded copy was stored; null if only a trace "
+        "has the decision",
+        "decision_ms BIGINT": "decided_at minus half_stored_at",
+        "commits BIGINT": "committed records; more than one: delivered more than once",
+        "from_check BOOLEAN": "whether the decision answered a check, from the producer's trace; null without a trace",
+        "reported_state STRING": "last state sent by the producer: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW; from its trace, "
+        "null without a trace",
+        "last_copy_at TIMESTAMP": "time at which the latest copy was stored: a broker writes a copy in each round of checks",
+        "offset_message_id STRING": "broker's id of the latest copy; used to resume the message",
+    },
     time_column="half_stored_at",
     sort_columns=("message_id",),
     schema=2,
