@@ -44,23 +44,21 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 def topic_name_fault(name: str) -> str | None:
     """Return why `name` is not a valid topic, or None if it is. Names become paths (CVE-2019-17572): check each one received."""
-    if not name or name.isspace():
-        return "the topic is blank"
-    if len(name) > TOPIC_MAX:
-        return f"the topic has {len(name)} characters, at most {TOPIC_MAX} are allowed"
-    if not _NAME.match(name):
-        return f"the topic {name!r} holds characters other than letters, digits, and % | _ -"
-    return None
+    return _name_fault("topic", name, TOPIC_MAX)
 
 
 def group_name_fault(name: str) -> str | None:
     """Return why `name` is not a valid consumer group, or None if it is."""
+    return _name_fault("group", name, GROUP_MAX)
+
+
+def _name_fault(kind: str, name: str, most: int) -> str | None:
     if not name or name.isspace():
-        return "the group is blank"
-    if len(name) > GROUP_MAX:
-        return f"the group has {len(name)} characters, at most {GROUP_MAX} are allowed"
+        return f"the {kind} is blank"
+    if len(name) > most:
+        return f"the {kind} has {len(name)} characters, at most {most} are allowed"
     if not _NAME.match(name):
-        return f"the group {name!r} holds characters other than letters, digits, and % | _ -"
+        return f"the {kind} {name!r} holds characters other than letters, digits, and % | _ -"
     return None
 
 
