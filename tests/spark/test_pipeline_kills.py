@@ -24,7 +24,7 @@ from ariane.tables import JOURNEYS, TRACE_EVENTS, table_format
 if __name__ != "__main__":
     from pyspark.sql import SparkSession
 
-KILLS = int(os.environ.get("ARIANE_KILLS", "2"))
+KILLS = int(os.environ.get("ARIANE_KILLS", "1"))
 FILES_PER_KILL = 6
 MESSAGES = 5  # of a file, each with the traces of a send and of a consumption
 

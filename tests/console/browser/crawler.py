@@ -1,12 +1,14 @@
 """Visits all pages of the console by following its links, as a reader would, and records faults and forms.
 
-start pages ─→ visit: wide, dark, narrow [, Chinese] ─→ links ─→ at most PER_ROUTE pages of each route and set of parameters
+start pages ─→ visit: wide, dark, narrow ─→ links ─→ one page of each route and of each of its tabs
 
+With ARIANE_CRAWL=all two pages of each route and set of parameters are visited, and one of each route again in Chinese.
 Routes come from the application, so that a page that no link reaches is reported (`unvisited`).
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +21,8 @@ from playwright.sync_api import BrowserContext, Page
 
 from ariane.console.app import PAGES
 
-PER_ROUTE = 2
+IS_WHOLE = os.environ.get("ARIANE_CRAWL") == "all"
+PER_ROUTE = 2 if IS_WHOLE else 1
 # Parameters that change the order or extent of a list, not what the page is.
 LIST_PARAMETERS = {"sort", "order", "page", "size"}
 VARIANTS = {"kind", "state", "tab", "view"}  # parameters whose values are different pages
@@ -126,7 +129,7 @@ class Crawler:
             route = self._table.path_of(urlsplit(path).path)
             if route is None:
                 self._result.faults.append(f"link to a page that does not exist: {path}")
-            elif route not in DOWNLOADS and path not in self._seen and self._is_new(route, path):
+            elif route not in DOWNLOADS and path not in self._seen and (self._is_new(route, path) or path in starts):
                 self._seen.add(path)
                 # Names with markup first: PER_ROUTE ends the list.
                 waiting += sorted(self._visit(path, route), key=lambda link: "<" not in unquote(link))
@@ -138,7 +141,8 @@ class Crawler:
         if LIST_PARAMETERS & parameters.keys():
             kind = ["list"]
         else:
-            kind = [f"{key}={value}" if key in VARIANTS else key for key, value in sorted(parameters.items())]
+            names = sorted(parameters) if IS_WHOLE else sorted(VARIANTS & parameters.keys())
+            kind = [f"{name}={parameters[name]}" if name in VARIANTS else name for name in names]
         self._counts[(route, *kind)] += 1
         return self._counts[(route, *kind)] <= (1 if kind == ["list"] else PER_ROUTE)
 
