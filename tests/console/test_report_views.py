@@ -76,6 +76,7 @@ def test_without_a_pipeline_the_reports_explain_how_to_run_it(tmp_path: Path) ->
 
 
 PRODUCT_WORDS = {
+    "Spark",
     "Broker",
     "TPS",
     "OK",
