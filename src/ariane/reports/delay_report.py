@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.model.topic import dlq_topic, retry_topic
-from ariane.reports.report import Column, Plot, Report, Table, Value, utc_time
+from ariane.reports.report import Column, Plot, Report, Table, Value, first_rows, table_of, utc_time
 from ariane.reports.tables import plot_buckets, time_range
 from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_views import open_views, query, whole_table
@@ -84,44 +84,28 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         count(*) FILTER (WHERE state = 'delivered' AND lateness_ms IS NULL) AS unknown, {sides}
         FROM due GROUP BY ALL ORDER BY kind, level""",
     )
-    fields = (
-        Column("kind"),
-        Column("level"),
-        Column("delivered"),
-        Column("pending"),
-        Column("cancelled"),
-        Column("early"),
-        Column("p50 early", "ms"),
-        Column("p99 early", "ms"),
-        Column("max early", "ms"),
-        Column("on time or late"),
-        Column("p50 late", "ms"),
-        Column("p99 late", "ms"),
-        Column("max late", "ms"),
-        Column("unknown"),
-    )
-    names = (
-        "kind",
-        "level",
-        "delivered",
-        "pending",
-        "cancelled",
-        "early",
-        "early_p50",
-        "early_p99",
-        "early_max",
-        "late",
-        "late_p50",
-        "late_p99",
-        "late_max",
-        "unknown",
-    )
+    columns = {
+        "kind": Column("kind"),
+        "level": Column("level"),
+        "delivered": Column("delivered"),
+        "pending": Column("pending"),
+        "cancelled": Column("cancelled"),
+        "early": Column("early"),
+        "early_p50": Column("p50 early", "ms"),
+        "early_p99": Column("p99 early", "ms"),
+        "early_max": Column("max early", "ms"),
+        "late": Column("on time or late"),
+        "late_p50": Column("p50 late", "ms"),
+        "late_p99": Column("p99 late", "ms"),
+        "late_max": Column("max late", "ms"),
+        "unknown": Column("unknown"),
+    }
     note = text(
         "Messages due in this time range. Late: stored in the target topic after the due time, by the broker's clock. Kind level: "
         "due after the delay of the level; retry: redelivery to a consumer group, where the level counts the failures. "
         "Unknown: delivered, but the original record is in no table."
     )
-    return Table(text("Deliveries"), fields, tuple(tuple(row[name] for name in names) for row in results), note)
+    return table_of(text("Deliveries"), columns, results, note)
 
 
 def _distances(sql: DuckDBPyConnection) -> Table:
@@ -177,37 +161,33 @@ def _pending(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
         FROM pending WHERE scheduled_at IS NULL OR epoch_ms(scheduled_at) >= {as_of_ms - OVERDUE_MS}
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
-    rows: tuple[tuple[Value, ...], ...] = tuple(
-        (utc_time(row["hour"]), *(row[name] for name in ("level", "time", "retry", "total")))
-        for row in results[:HOURS_MAX]
-    )
+    rows = [(utc_time(row["hour"]), *(row[name] for name in ("level", "time", "retry", "total"))) for row in results]
     fields = (Column("due from"), Column("level"), Column("time"), Column("retry"), Column("total"))
     note = text(
         "All pending messages by hour of their due time; hours without messages are omitted. Without an hour: unknown delay level "
         "(--delay-levels)."
     )
-    return Table(text("Pending by due hour"), fields, rows, note, max(0, len(results) - HOURS_MAX))
+    return first_rows(text("Pending by due hour"), fields, rows, note, HOURS_MAX)
 
 
 def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
     question = f"FROM pending WHERE epoch_ms(scheduled_at) < {as_of_ms - OVERDUE_MS}"
     # The total, because only the oldest are listed.
     ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
-    names = ("message_id", "kind", "level", "topic", "broker", "scheduled_at", "overdue_ms")
     results = query(
         sql,
         f"""SELECT *, {as_of_ms} - epoch_ms(scheduled_at) AS overdue_ms {question}
         ORDER BY scheduled_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
     )
-    fields = (
-        Column("message id"),
-        Column("kind"),
-        Column("level"),
-        Column("topic"),
-        Column("broker"),
-        Column("due"),
-        Column("overdue", "ms"),
-    )
+    columns = {
+        "message_id": Column("message id"),
+        "kind": Column("kind"),
+        "level": Column("level"),
+        "topic": Column("topic"),
+        "broker": Column("broker"),
+        "scheduled_at": Column("due"),
+        "overdue_ms": Column("overdue", "ms"),
+    }
     note = text(
         "Due %(seconds)s s or more before the as-of time, %(as_of)s %(zone)s. Oldest first. The broker is late or stopped, or "
         "could not deliver the message (see its log).",
@@ -215,10 +195,4 @@ def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
         as_of=Moment(utc_time(as_of_ms), "%Y-%m-%d %H:%M:%S"),
         zone=ZONE,
     )
-    return Table(
-        text("Overdue"),
-        fields,
-        tuple(tuple(row[name] for name in names) for row in results),
-        note,
-        count - len(results),
-    )
+    return table_of(text("Overdue"), columns, results, note)._replace(omitted_rows=count - len(results))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ariane.reports.report import Column, Report, Table, Value, utc_time
+from ariane.reports.report import Column, Report, Table, table_of, utc_time
 from ariane.reports.tables import time_range
 from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_contents import no_data
@@ -161,16 +161,15 @@ def _findings_table(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | No
             GROUP BY {names} ORDER BY messages DESC, worst DESC, {names}""",
         [kind.kind, group],
     )
-    fields = (
-        *(NAMES[name] for name in kind.by),
-        Column("messages"),
-        kind.worst,
-        Column("last"),
-        Column("example"),
-    )
-    return _limit_rows(
-        _counted(kind.title, _total(findings)), fields, _with_examples(sql, kind.kind, findings), kind.note
-    )
+    columns = {
+        **{name: NAMES[name] for name in kind.by},
+        "messages": Column("messages"),
+        "worst": kind.worst,
+        "last": Column("last"),
+        "example": Column("example"),
+    }
+    title = _counted(kind.title, _total(findings))
+    return table_of(title, columns, _with_examples(sql, kind.kind, findings), kind.note, ROWS_MAX)
 
 
 def _with_examples(sql: DuckDBPyConnection, kind: str, findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -226,10 +225,16 @@ def _never_consumed(sql: DuckDBPyConnection, group: str | None) -> Table:
         "stopped or lagging group (`ariane report lag`), SQL filters, offsets that were set forward, lost traces.",
         minutes=UNCONSUMED_AFTER_MS // 60_000,
     )
-    fields = (Column("topic"), Column("group"), Column("messages"), Column("first"), Column("last"), Column("example"))
-    return _limit_rows(
-        _counted(text("Never consumed"), _total(findings)), fields, _with_examples(sql, kinds.STORED, findings), note
-    )
+    columns = {
+        "topic": Column("topic"),
+        "by_group": Column("group"),
+        "messages": Column("messages"),
+        "first": Column("first"),
+        "last": Column("last"),
+        "example": Column("example"),
+    }
+    title = _counted(text("Never consumed"), _total(findings))
+    return table_of(title, columns, _with_examples(sql, kinds.STORED, findings), note, ROWS_MAX)
 
 
 def _untraced_producers(sql: DuckDBPyConnection) -> Table:
@@ -243,8 +248,14 @@ def _untraced_producers(sql: DuckDBPyConnection) -> Table:
         "Stored messages without a trace of their send. 100 %: tracing is off (enableMsgTrace). Less: traces are lost; Java "
         "4.9.4 loses them from about 1,000 messages per second. One-way sends of Java clients are never traced."
     )
-    fields = (Column("client"), Column("topic"), Column("without trace"), Column("messages"), Column("share", "%"))
-    return _limit_rows(_counted(text("Producers without traces"), len(findings)), fields, findings, note)
+    columns = {
+        "host": Column("client"),
+        "topic": Column("topic"),
+        "untraced": Column("without trace"),
+        "messages": Column("messages"),
+        "share": Column("share", "%"),
+    }
+    return table_of(_counted(text("Producers without traces"), len(findings)), columns, findings, note, ROWS_MAX)
 
 
 def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
@@ -261,13 +272,13 @@ def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
         "Groups with messages in their retry or dead-letter topics, but without a trace of consumption within the last day. A "
         "group without traces that never failed cannot be detected."
     )
-    fields = (Column("group"), Column("topic"), Column("records sent back"), Column("last"))
-    return _limit_rows(_counted(text("Groups without traces"), len(findings)), fields, findings, note)
-
-
-def _limit_rows(title: Text, fields: tuple[Column, ...], findings: list[dict[str, Any]], note: Text) -> Table:
-    shown: tuple[tuple[Value, ...], ...] = tuple(tuple(row.values()) for row in findings[:ROWS_MAX])
-    return Table(title, fields, shown, note, max(0, len(findings) - ROWS_MAX))
+    columns = {
+        "consumer_group": Column("group"),
+        "topic": Column("topic"),
+        "records": Column("records sent back"),
+        "last": Column("last"),
+    }
+    return table_of(_counted(text("Groups without traces"), len(findings)), columns, findings, note, ROWS_MAX)
 
 
 def _total(findings: list[dict[str, Any]]) -> int:

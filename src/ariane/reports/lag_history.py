@@ -7,9 +7,9 @@ A sum is unknown if a broker that had the group before has no value. The newest 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ariane.reports.report import Column, Table
+from ariane.reports.report import Column, Table, table_of
 from ariane.reports.tables.table_views import query
 from ariane.reports.texts import text
 
@@ -66,37 +66,24 @@ def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
         ORDER BY misled DESC, consumer_group, topic
         """,
     )
-    fields = (
-        Column("group"),
-        Column("topic"),
-        Column("minutes"),
-        Column("of"),
-        Column("last"),
-        Column("worst"),
-        Column("TPS in consoles", "/s"),
-        Column("consumed", "/s"),
-        Column("by slaves", "/s"),
-        Column("lag"),
-    )
+    columns = {
+        "consumer_group": Column("group"),
+        "topic": Column("topic"),
+        "misled": Column("minutes"),
+        "minutes": Column("of"),
+        "last_at": Column("last"),
+        "window_start": Column("worst"),
+        "delivered_master_tps": Column("TPS in consoles", "/s"),
+        "consumed_tps": Column("consumed", "/s"),
+        "delivered_slaves_tps": Column("by slaves", "/s"),
+        "lag": Column("lag"),
+    }
     note = text(
         "Consoles and consumerProgress query masters only: their TPS excludes deliveries by slaves. Minutes: affected ones, of all "
         "with data of the group. Rates and lag: of the worst minute."
     )
-    names = ("window_start", "delivered_master_tps", "consumed_tps", "delivered_slaves_tps", "lag")
-    table_rows = tuple(
-        (
-            row["consumer_group"],
-            row["topic"],
-            row["misled"],
-            row["minutes"],
-            row["last_at"],
-            *_values(row["worst"], names),
-        )
-        for row in results
-    )
-    return Table(
-        text("Misleading TPS in consoles"), fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max)
-    )
+    rows = [{**row["worst"], **row} for row in results]
+    return table_of(text("Misleading TPS in consoles"), columns, rows, note, rows_max)
 
 
 def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
@@ -114,29 +101,22 @@ def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
                100 * sum(delivered_slaves_tps) FILTER (delivered_master_tps IS NOT NULL)
                / nullif(sum(delivered_master_tps + delivered_slaves_tps), 0) AS share,
                max(lag) AS greatest, arg_max(window_start, lag) AS greatest_at, max(oldest_age_ms) AS oldest,
-               any_value(remarks) AS remarks
+               coalesce(any_value(remarks), '') AS remarks
         FROM by_minute LEFT JOIN by_group USING (consumer_group, topic) GROUP BY consumer_group, topic
         ORDER BY greatest IS NOT NULL, greatest DESC, consumer_group, topic
         """,
     )
-    fields = (
-        Column("group"),
-        Column("topic"),
-        Column("minutes"),
-        Column("in", "/s"),
-        Column("consumed", "/s"),
-        Column("by slaves", "%"),
-        Column("max lag"),
-        Column("at"),
-        Column("oldest", "ms"),
-        Column("remarks"),
-    )
+    columns = {
+        "consumer_group": Column("group"),
+        "topic": Column("topic"),
+        "minutes": Column("minutes"),
+        "produced": Column("in", "/s"),
+        "consumed": Column("consumed", "/s"),
+        "share": Column("by slaves", "%"),
+        "greatest": Column("max lag"),
+        "greatest_at": Column("at"),
+        "oldest": Column("oldest", "ms"),
+        "remarks": Column("remarks"),
+    }
     note = text("Mean rates and maximum values of all complete minutes with data of the group.")
-    table_rows = tuple((*tuple(row.values())[:-1], row["remarks"] or "") for row in results)
-    return Table(
-        text("Groups over the time range"), fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max)
-    )
-
-
-def _values(row: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in names)
+    return table_of(text("Groups over the time range"), columns, results, note, rows_max)

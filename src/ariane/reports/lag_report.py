@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.clock import ms_of
 from ariane.cluster.lag import KEEPING_UP_S
 from ariane.reports import lag_history
-from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.report import Column, Line, Plot, Report, Table, first_rows, utc_time
 from ariane.reports.tables import time_range
 from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_views import files_between, open_views, query
@@ -171,10 +171,6 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
     )
 
 
-def _limit_rows(title: Text, fields: tuple[Column, ...], all_rows: Sequence[tuple[Value, ...]], note: Text) -> Table:
-    return Table(title, fields, tuple(all_rows[:ROWS_MAX]), note, max(0, len(all_rows) - ROWS_MAX))
-
-
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
 
@@ -195,7 +191,7 @@ def _groups(groups: Sequence[GroupSnapshot]) -> Table:
         )
         for group in groups
     ]  # fmt: skip
-    return _limit_rows(text("Groups"), fields, rows, note)
+    return first_rows(text("Groups"), fields, rows, note, ROWS_MAX)
 
 
 def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
@@ -211,7 +207,7 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
         names = ("consumer_group", "topic", "broker", "queues", "lag", "produced_tps", "consumed_tps")
         served = (row["delivered_master_tps"], row["delivered_slaves_tps"])
         rows.append((*(row[name] for name in names), *served, share))
-    return _limit_rows(text("By broker"), fields, rows, text("Last complete minute of the group."))
+    return first_rows(text("By broker"), fields, rows, text("Last complete minute of the group."), ROWS_MAX)
 
 
 def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Table, list[Text]]:
@@ -248,19 +244,9 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
         is_slave = row["broker_id"] != 0
         to_copy = max(0, end - log_max) if is_slave and end is not None and log_max is not None else None
         role = f"slave {row['broker_id']}" if is_slave else "master"
-        state = row["error"] or "available"
+        rates = (row["away_share"], row["put_tps"], row["get_tps"])
         states.append(
-            (
-                row["broker"],
-                role,
-                row["addr"],
-                row["sampled_at"],
-                state,
-                row["away_share"],
-                row["put_tps"],
-                row["get_tps"],
-                to_copy,
-            )
+            (row["broker"], role, row["addr"], row["sampled_at"], row["error"] or "available", *rates, to_copy)
         )
     fields = (
         Column("broker"), Column("role"), Column("address"), Column("sampled"), Column("state"), Column("unavailable", "%"),
@@ -270,7 +256,7 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
         "Rates between the last two samples, over all topics and groups. Unavailable: share of the samples in this time range "
         "in which the broker did not respond. Replication lag: bytes that the slave's commit log lacks."
     )
-    return _limit_rows(text("Brokers"), fields, states, note), [
+    return first_rows(text("Brokers"), fields, states, note, ROWS_MAX), [
         *_silences(sql, since_ms, until_ms),
         *_missing(results, until_ms),
     ]

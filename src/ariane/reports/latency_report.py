@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, first_rows, table_of, utc_time
 from ariane.reports.tables import histogram_sql, table_views, time_range
 from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.texts import Text, sentences, text
@@ -123,7 +123,7 @@ def _percentiles(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_ra
         time_range.range_note(span) if measure is MEASURES[0] else None,
         missing_note if total else None,
     )
-    return Table(measure.title, fields, tuple(rows[:ROWS_MAX]), note, max(0, len(rows) - ROWS_MAX))
+    return first_rows(measure.title, fields, rows, note, ROWS_MAX)
 
 
 def _pair(row: dict[str, Any]) -> tuple[Any, Any]:
@@ -167,27 +167,25 @@ def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> lis
     results = table_views.query(
         sql,
         f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
-        bool_or(coalesce(lower_ms > upper_ms, false)) AS is_unknown, min(discarded_ids[1]) AS example
+        if(bool_or(lower_ms > upper_ms), 'partly unknown: no majority', 'estimated') AS clock, min(discarded_ids[1]) AS example
         FROM clocks WHERE hour >= to_timestamp({since_ms} / 1000) AND hour < to_timestamp({until_ms} / 1000)
         GROUP BY host, hour HAVING sum(discarded) > 0 ORDER BY sum(discarded) DESC, host, hour""",
     )
     if not results:
         return []
-    rows = tuple(
-        (
-            row["host"], row["hour"], row["messages"], row["discarded"],
-            "partly unknown: no majority" if row["is_unknown"] else "estimated", row["example"],
-        )
-        for row in results[:ROWS_MAX]
-    )  # fmt: skip
-    fields = (
-        Column("host"), Column("hour"), Column("messages"), Column("discarded"), Column("clock"), Column("message id"),
-    )  # fmt: skip
+    columns = {
+        "host": Column("host"),
+        "hour": Column("hour"),
+        "messages": Column("messages"),
+        "discarded": Column("discarded"),
+        "clock": Column("clock"),
+        "example": Column("message id"),
+    }
     note = text(
         "Messages whose trace records contradict the clock offset on which most records of the host agree. They are not used "
         "to estimate the offset (docs/journeys.md, Clocks). All topics and groups."
     )
-    return [Table(text("Discarded clock records"), fields, rows, note, max(0, len(results) - ROWS_MAX))]
+    return [table_of(text("Discarded clock records"), columns, results, note, ROWS_MAX)]
 
 
 def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Plot:

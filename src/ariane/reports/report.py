@@ -6,7 +6,7 @@ texts that the console translates (`ariane.reports.texts`; names of columns may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, overload
 
@@ -57,6 +57,25 @@ class Report(NamedTuple):
     """Reasons why data before `as_of` may be missing; empty if it is complete."""
     sections: tuple[Table | Plot, ...]
     """Tables and plots, in reading order."""
+
+
+def first_rows(
+    title: str, columns: tuple[Column, ...], rows: Sequence[tuple[Value, ...]], note: str, rows_max: int
+) -> Table:
+    """Return a table of the first `rows_max` rows, and the number of the others."""
+    return Table(title, columns, tuple(rows[:rows_max]), note, max(0, len(rows) - rows_max))
+
+
+def table_of(
+    title: str,
+    columns: Mapping[str, Column],
+    rows: Sequence[Mapping[str, Value]],
+    note: str,
+    rows_max: int | None = None,
+) -> Table:
+    """Return a table of query results: `columns` by the name of their value in a row. None: all rows."""
+    values = [tuple(row[name] for name in columns) for row in rows]
+    return first_rows(title, tuple(columns.values()), values, note, len(rows) if rows_max is None else rows_max)
 
 
 def charts_first(sections: Sequence[Table | Plot]) -> list[Table | Plot]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, first_rows, utc_time
 from ariane.reports.tables import table_views, time_range
 from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.texts import Text, sentences, text
@@ -85,7 +85,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
             peak.get((row["topic"], row["client_group"])), *_outcome(row),
             _rate(row["bytes"], span) if is_out else row["messages"] - row["successes"] - row["failures"],
         )
-        for row in results[:ROWS_MAX]
+        for row in results
     )  # fmt: skip
     fields = (
         Column("topic"), Column("group"), Column("hosts"), Column("messages"), Column("mean", "/s"), Column("peak", "/s"),
@@ -97,7 +97,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
         None if is_out else text("OK: share of the finished calls. Open: no end was traced."),
         excluded,
     )
-    return Table(BY_GROUP[direction], fields, rows, note, max(0, len(results) - ROWS_MAX))
+    return first_rows(BY_GROUP[direction], fields, rows, note, ROWS_MAX)
 
 
 def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str) -> Table:
@@ -112,13 +112,13 @@ def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str
             row["client_host"], row["topic"], row["client_group"], row["messages"], _rate(row["messages"], span),
             *_outcome(row),
         )
-        for row in results[:ROWS_MAX]
+        for row in results
     )  # fmt: skip
     fields = (
         Column("host"), Column("topic"), Column("group"), Column("messages"), Column("mean", "/s"), Column("OK", "%"),
         Column("failed"),
     )  # fmt: skip
-    return Table(BY_HOST[direction], fields, rows, omitted_rows=max(0, len(results) - ROWS_MAX))
+    return first_rows(BY_HOST[direction], fields, rows, "", ROWS_MAX)
 
 
 def _by_bucket(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int]) -> Table:

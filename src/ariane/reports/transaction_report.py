@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ariane.reports.report import Column, Plot, Report, Table, utc_time
+from ariane.reports.report import Column, Plot, Report, Table, table_of, utc_time
 from ariane.reports.tables import plot_buckets, time_range
 from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_views import open_views, query, whole_table
@@ -19,7 +19,14 @@ from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOW
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, DISCARDED, OPEN)
+DECISIONS = {
+    COMMIT: Column("committed"),
+    ROLLBACK: Column("rolled back"),
+    UNKNOWN: Column("ended, decision unknown"),
+    DISCARDED: Column("discarded"),
+    OPEN: Column("open"),
+}
+COUNTS = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
 # Brokers check every minute by default: a transaction without a check for this long has ended, or has a longer immunity time.
 UNCHECKED_MS = 600_000
 # Columns that are counted: reading the ids of a million rows would take longer than all other columns.
@@ -86,33 +93,26 @@ def report(
 
 
 def _decisions(sql: DuckDBPyConnection) -> Table:
-    counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
     rows = query(
         sql,
-        f"""SELECT topic, producer_group, count(*) AS total, {counts},
+        f"""SELECT topic, producer_group, count(*) AS total, {COUNTS},
         count(*) FILTER (WHERE decision IN ('open', 'discarded') AND reported_state = 'UNKNOW') AS unknown_at_end,
         count(*) FILTER (WHERE commits > 1) AS twice
         FROM selected GROUP BY ALL ORDER BY total DESC, topic, producer_group""",
     )
-    names = ("topic", "producer_group", "total", *DECISIONS, "unknown_at_end", "twice")
-    fields = (
-        Column("topic"),
-        Column("group"),
-        Column("transactions"),
-        Column("committed"),
-        Column("rolled back"),
-        Column("ended, decision unknown"),
-        Column("discarded"),
-        Column("open"),
-        Column("last answer UNKNOWN"),
-        Column("committed twice"),
-    )
+    columns = {
+        "topic": Column("topic"),
+        "producer_group": Column("group"),
+        "total": Column("transactions"),
+        **DECISIONS,
+        "unknown_at_end": Column("last answer UNKNOWN"),
+        "twice": Column("committed twice"),
+    }
     note = text(
         "Half messages stored in this time range. Discarded: the check limit was exceeded. Last answer: of the producers of open "
         "and discarded transactions, from traces."
     )
-    table_rows = tuple(tuple(row[name] for name in names) for row in rows[:ROWS_MAX])
-    return Table(text("Decisions"), fields, table_rows, note, max(0, len(rows) - ROWS_MAX))
+    return table_of(text("Decisions"), columns, rows, note, ROWS_MAX)
 
 
 def _times(sql: DuckDBPyConnection) -> Table:
@@ -123,22 +123,21 @@ def _times(sql: DuckDBPyConnection) -> Table:
         count(*) FILTER (WHERE from_check) AS from_check, count(*) FILTER (WHERE decision_ms IS NULL) AS unknown
         FROM selected WHERE decision != 'open' GROUP BY ALL ORDER BY decision, is_checked""",
     )
-    names = ("decision", "is_checked", "count", "p50", "p90", "p99", "most", "from_check", "unknown")
-    fields = (
-        Column("decision"),
-        Column("checked"),
-        Column("transactions"),
-        Column("p50", "ms"),
-        Column("p90", "ms"),
-        Column("p99", "ms"),
-        Column("max", "ms"),
-        Column("decided by a check"),
-        Column("time unknown"),
-    )
+    columns = {
+        "decision": Column("decision"),
+        "is_checked": Column("checked"),
+        "count": Column("transactions"),
+        "p50": Column("p50", "ms"),
+        "p90": Column("p90", "ms"),
+        "p99": Column("p99", "ms"),
+        "most": Column("max", "ms"),
+        "from_check": Column("decided by a check"),
+        "unknown": Column("time unknown"),
+    }
     note = text(
         "From the store time of the half message to that of the commit, op message or discarded copy, by the broker's clock."
     )
-    return Table(text("Time to decision"), fields, tuple(tuple(row[name] for name in names) for row in rows), note)
+    return table_of(text("Time to decision"), columns, rows, note)
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
@@ -173,22 +172,12 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
 
 
 def _checks(sql: DuckDBPyConnection) -> Table:
-    counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
     rows = query(
-        sql, f"SELECT checks, count(*) AS total, {counts} FROM selected GROUP BY ALL ORDER BY checks NULLS LAST"
+        sql, f"SELECT checks, count(*) AS total, {COUNTS} FROM selected GROUP BY ALL ORDER BY checks NULLS LAST"
     )
-    names = ("checks", "total", *DECISIONS)
-    fields = (
-        Column("checks"),
-        Column("transactions"),
-        Column("committed"),
-        Column("rolled back"),
-        Column("ended, decision unknown"),
-        Column("discarded"),
-        Column("open"),
-    )
+    columns = {"checks": Column("checks"), "total": Column("transactions"), **DECISIONS}
     note = text("Number of checks per transaction. A check counts even if no producer of the group was connected.")
-    return Table(text("Checks"), fields, tuple(tuple(row[name] for name in names) for row in rows), note)
+    return table_of(text("Checks"), columns, rows, note)
 
 
 def _ages(sql: DuckDBPyConnection) -> Table:
@@ -249,5 +238,4 @@ def _transactions(
     """Return the first IDS_MAX transactions of a temporary table, one row each, and the number of the omitted ones."""
     ((count,),) = sql.execute(f"SELECT count(*) FROM {view}").fetchall()
     rows = query(sql, f"SELECT * FROM {view} ORDER BY {order}, message_id, broker LIMIT {IDS_MAX}")
-    values = tuple(tuple(row[name] for name in columns) for row in rows)
-    return Table(title, tuple(columns.values()), values, note, count - len(rows))
+    return table_of(title, columns, rows, note)._replace(omitted_rows=count - len(rows))
