@@ -7,104 +7,62 @@ from __future__ import annotations
 
 from ariane.settings.unknown_keys import Unsupported
 
-_NO_POOLS = "one event loop handles every request, without thread pools"
-_NOT_MAPPED = "files are written and read, not mapped into memory"
-_UNUSED = "4.9.4 does not read it either"
-_FLUSHES_ALL = "a flush writes everything that is not on the disk yet, at every interval"
-_SOCKETS = "connections use the operating system's buffer sizes; limits are serverConnectionsMax and serverRequestsMax"
-_CLIENT = "the broker's own connections to name servers and its master need no such setting"
-_DLEDGER = "it belongs to enableDLegerCommitLog, which this broker refuses"
-_ADDRESS_SERVER = "it belongs to fetchNamesrvAddrByAddressServer, which this broker refuses"
-
-WITHOUT_EFFECT: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "sendMessageThreadPoolNums", "pullMessageThreadPoolNums", "queryMessageThreadPoolNums",
-            "adminBrokerThreadPoolNums", "clientManageThreadPoolNums", "consumerManageThreadPoolNums",
-            "heartbeatThreadPoolNums", "endTransactionThreadPoolNums", "processReplyMessageThreadPoolNums",
-            "putMessageFutureThreadPoolNums", "sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity",
-            "queryThreadPoolQueueCapacity", "putThreadPoolQueueCapacity", "replyThreadPoolQueueCapacity",
-            "clientManagerThreadPoolQueueCapacity", "consumerManagerThreadPoolQueueCapacity",
-            "heartbeatThreadPoolQueueCapacity", "endTransactionPoolQueueCapacity", "serverWorkerThreads",
-            "serverSelectorThreads", "serverCallbackExecutorThreads", "clientWorkerThreads",
-            "clientCallbackExecutorThreads", "useReentrantLockWhenPutMessage", "useEpollNativeSelector",
-            "serverPooledByteBufAllocatorEnable", "clientPooledByteBufAllocatorEnable", "debugLockEnable",
-        ),
-        _NO_POOLS,
+# Reason → the keys that have no effect for it.
+_REASONS = {
+    "one event loop handles every request, without thread pools": (
+        "sendMessageThreadPoolNums pullMessageThreadPoolNums queryMessageThreadPoolNums adminBrokerThreadPoolNums "
+        "clientManageThreadPoolNums consumerManageThreadPoolNums heartbeatThreadPoolNums endTransactionThreadPoolNums "
+        "processReplyMessageThreadPoolNums putMessageFutureThreadPoolNums sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity "
+        "queryThreadPoolQueueCapacity putThreadPoolQueueCapacity replyThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity "
+        "consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity "
+        "serverWorkerThreads serverSelectorThreads serverCallbackExecutorThreads clientWorkerThreads clientCallbackExecutorThreads "
+        "useReentrantLockWhenPutMessage useEpollNativeSelector serverPooledByteBufAllocatorEnable "
+        "clientPooledByteBufAllocatorEnable debugLockEnable"
     ),
-    **dict.fromkeys(
-        (
-            "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool", "warmMapedFileEnable",
-            "flushLeastPagesWhenWarmMapedFile", "transferMsgByHeap", "commitIntervalCommitLog",
-            "commitCommitLogLeastPages", "commitCommitLogThoroughInterval", "destroyMapedFileIntervalForcibly",
-            "redeleteHangedFileInterval",
-        ),
-        _NOT_MAPPED,
+    "files are written and read, not mapped into memory": (
+        "transientStorePoolEnable transientStorePoolSize fastFailIfNoBufferInStorePool warmMapedFileEnable "
+        "flushLeastPagesWhenWarmMapedFile transferMsgByHeap commitIntervalCommitLog commitCommitLogLeastPages "
+        "commitCommitLogThoroughInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval"
     ),
-    **dict.fromkeys(
-        (
-            "flushCommitLogTimed", "flushCommitLogLeastPages", "flushCommitLogThoroughInterval",
-            "flushConsumeQueueLeastPages", "flushConsumeQueueThoroughInterval",
-        ),
-        _FLUSHES_ALL,
+    "a flush writes everything that is not on the disk yet, at every interval": (
+        "flushCommitLogTimed flushCommitLogLeastPages flushCommitLogThoroughInterval flushConsumeQueueLeastPages "
+        "flushConsumeQueueThoroughInterval"
     ),
-    **dict.fromkeys(
-        (
-            "flushConsumerOffsetHistoryInterval", "highSpeedMode", "maxDelayTime", "putMsgIndexHightWater",
-            "preferredLeaderId", "channelNotActiveInterval",
-        ),
-        _UNUSED,
+    "4.9.4 does not read it either": (
+        "flushConsumerOffsetHistoryInterval highSpeedMode maxDelayTime putMsgIndexHightWater preferredLeaderId "
+        "channelNotActiveInterval"
     ),
-    **dict.fromkeys(
-        (
-            "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverSocketSndBufSize",
-            "serverSocketRcvBufSize", "serverSocketBacklog", "writeBufferHighWaterMark", "writeBufferLowWaterMark",
-        ),
-        _SOCKETS,
+    "connections use the operating system's buffer sizes; limits are serverConnectionsMax and serverRequestsMax": (
+        "serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize serverSocketBacklog "
+        "writeBufferHighWaterMark writeBufferLowWaterMark"
     ),
-    **dict.fromkeys(
-        (
-            "clientOnewaySemaphoreValue", "clientAsyncSemaphoreValue", "connectTimeoutMillis",
-            "clientChannelMaxIdleTimeSeconds", "clientSocketSndBufSize", "clientSocketRcvBufSize",
-            "clientCloseSocketIfTimeout",
-        ),
-        _CLIENT,
+    "the broker's own connections to name servers and its master need no such setting": (
+        "clientOnewaySemaphoreValue clientAsyncSemaphoreValue connectTimeoutMillis clientChannelMaxIdleTimeSeconds "
+        "clientSocketSndBufSize clientSocketRcvBufSize clientCloseSocketIfTimeout"
     ),
-    **dict.fromkeys(
-        (
-            "dLegerGroup", "dLegerPeers", "dLegerSelfId", "storePathDLedgerCommitLog", "enableBatchPush",
-            "isEnableBatchPush",
-        ),
-        _DLEDGER,
+    "it belongs to enableDLegerCommitLog, which this broker refuses": (
+        "dLegerGroup dLegerPeers dLegerSelfId storePathDLedgerCommitLog enableBatchPush isEnableBatchPush"
     ),
-    **dict.fromkeys(("rmqAddressServerDomain", "rmqAddressServerSubGroup"), _ADDRESS_SERVER),
-    **dict.fromkeys(
-        (
-            "commercialEnable", "commercialBaseCount", "commercialBigCount", "commercialTimerCount",
-            "commercialTransCount",
-        ),
-        "only metering plug-ins of Java's broker read it",
+    "it belongs to fetchNamesrvAddrByAddressServer, which this broker refuses": "rmqAddressServerDomain rmqAddressServerSubGroup",
+    "only metering plug-ins of Java's broker read it": (
+        "commercialEnable commercialBaseCount commercialBigCount commercialTimerCount commercialTransCount"
     ),
-    **dict.fromkeys(
-        ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
-        "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that",
+    "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that": (
+        "enableCalcFilterBitMap enableConsumeQueueExt mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt"
     ),
-    **dict.fromkeys(
-        (
-            "enableScheduleAsyncDeliver", "scheduleAsyncDeliverMaxPendingLimit",
-            "scheduleAsyncDeliverMaxResendNum2Blocked",
-        ),
-        "delayed messages are delivered in batches, in the order of their time",
+    "delayed messages are delivered in batches, in the order of their time": (
+        "enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked"
     ),
-    "enableScheduleMessageStats": "delivered delayed messages are always counted",
-    "haListenPort": "slaves connect to listenPort + 1, in 4.9.4 too",
-    "messageIndexSafe": "a start always indexes again what a crash took from the index",
-    "maxLmqConsumeQueueNum": "it belongs to enableLmq, which this broker refuses",
-    "filterServerNums": "the broker starts no filter server processes; use SQL92 expressions (enablePropertyFilter)",
-    "forceRegister": "the broker registers at every interval and at every change",
-    "compressedRegister": "name servers accept registrations in either form",
-    "isolateLogEnable": "each process has one log: standard error, or the file of --log",
-}  # fmt: skip
+    "delivered delayed messages are always counted": "enableScheduleMessageStats",
+    "slaves connect to listenPort + 1, in 4.9.4 too": "haListenPort",
+    "a start always indexes again what a crash took from the index": "messageIndexSafe",
+    "it belongs to enableLmq, which this broker refuses": "maxLmqConsumeQueueNum",
+    "the broker starts no filter server processes; use SQL92 expressions (enablePropertyFilter)": "filterServerNums",
+    "the broker registers at every interval and at every change": "forceRegister",
+    "name servers accept registrations in either form": "compressedRegister",
+    "each process has one log: standard error, or the file of --log": "isolateLogEnable",
+}
+WITHOUT_EFFECT = {key: reason for reason, keys in _REASONS.items() for key in keys.split()}
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "enableDLegerCommitLog": Unsupported(
