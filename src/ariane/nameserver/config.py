@@ -18,15 +18,14 @@ from ariane.settings.unknown_keys import Unsupported
 class NameServerConfig(ConnectionSettings, frozen=True, kw_only=True, rename="camel"):
     """Name server."""
 
-    listen_port: Annotated[
-        int, Meta(ge=0, le=65_535, description="Port for brokers and clients; 0 takes a free one.")
-    ] = 9876
-    kv_config_path: Annotated[
-        str, DefaultText("`~/namesrv/kvConfig.json`"), Meta(description="File of the KV table.")
-    ] = msgspec.field(default_factory=lambda: str(Path.home() / "namesrv" / "kvConfig.json"))
-    order_message_enable: Annotated[
-        bool, Changeable(), Meta(description="Add the ORDER_TOPIC_CONFIG of a topic to its route.")
-    ] = False
+    listen_port: Annotated[int, Meta(ge=0, le=65_535)] = 9876
+    """Port for brokers and clients; 0 takes a free one."""
+    kv_config_path: Annotated[str, DefaultText("`~/namesrv/kvConfig.json`")] = msgspec.field(
+        default_factory=lambda: str(Path.home() / "namesrv" / "kvConfig.json")
+    )
+    """File of the KV table."""
+    order_message_enable: Annotated[bool, Changeable()] = False
+    """Add the ORDER_TOPIC_CONFIG of a topic to its route."""
 
     def limits(self) -> ServerLimits:
         """Return the limits of the server's connections."""

@@ -1,9 +1,9 @@
 """Settings, defined by the fields of msgspec structs.
 
-    slave_timeout: Annotated[Milliseconds, Meta(ge=0, le=3_600_000, description="Wait for …")] = 3_000
+    slave_timeout: Annotated[Milliseconds, Meta(ge=0, le=3_600_000)] = 3_000
 
-From this field follow the key `slaveTimeout`, its type, default, unit and constraint, the check of its value, and its row in
-docs/configuration.md. `Meta` holds constraint and meaning; the markers of this module hold what msgspec has no word for.
+From this field follow the key `slaveTimeout`, its type, default, unit and constraint, the check of its value, and, with the
+docstring below it, its row in docs/configuration.md. The markers of this module hold what msgspec has no word for.
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `default_text` is a description and not a value."""
     group: str
     """Heading under which the reference page lists the setting."""
-    description: str = ""
-    """Meaning, in one or two sentences."""
     unit: str = ""
     """Unit of a number; empty for counts, texts and switches."""
     origin: str = ""
@@ -195,7 +193,6 @@ def _setting(field: msgspec.structs.FieldInfo, hint: Any, group: str) -> Setting
         default_text=default_text.text if default_text is not None else to_text(field.default),
         is_default_described=default_text is not None,
         group=group,
-        description=next((meta.description for meta in metas if meta.description), ""),
         unit=unit.name if unit is not None else "",
         origin=origin.name if origin is not None else "",
         lowest=_bound([meta.ge for meta in metas]),

@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
+
+import msgspec
 
 from ariane.settings.definitions import Setting, describe_range
 from ariane.settings.schema import SettingsSchema
@@ -37,13 +42,30 @@ def configuration_page(schemas: Iterable[SettingsSchema[Any]]) -> str:
     return "\n\n".join([_INTRODUCTION, *map(_chapter, schemas)]) + "\n"
 
 
+def descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the docstrings below the fields of a struct and of its base structs, by the name of the field."""
+    texts = {}
+    for struct in kind.__mro__[: kind.__mro__.index(msgspec.Struct)]:
+        (definition,) = ast.parse(inspect.getsource(struct)).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, following in pairwise(definition.body):
+            match field, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts
+
+
 def _chapter(schema: SettingsSchema[Any]) -> str:
+    meanings = descriptions(schema.kind)
     groups: dict[str, list[Setting]] = {}
     for setting in schema.settings.values():
         groups.setdefault(setting.group, []).append(setting)
     parts = [f"## {schema.file_name}"]
     for heading, settings in groups.items():
-        rows = [_setting_cells(setting, is_changeable=setting.key in schema.changeable) for setting in settings]
+        rows = [
+            _setting_cells(setting, meanings[setting.name], is_changeable=setting.key in schema.changeable)
+            for setting in settings
+        ]
         parts += [f"### {heading} ({schema.file_name})", _table(SETTING_COLUMNS, rows)]
     parts += [f"### Refused keys ({schema.file_name})", _table(("key", "refused", "reason and fix"), _refused(schema))]
     parts += [f"### Keys without effect ({schema.file_name})", _table(("keys", "reason"), _without_effect(schema))]
@@ -53,16 +75,15 @@ def _chapter(schema: SettingsSchema[Any]) -> str:
 SETTING_COLUMNS = ("key", "type", "default", "constraint", "runtime", "meaning")
 
 
-def _setting_cells(setting: Setting, *, is_changeable: bool) -> tuple[str, ...]:
+def _setting_cells(setting: Setting, meaning: str, *, is_changeable: bool) -> tuple[str, ...]:
     kind = KIND_NAMES[setting.kind] + (f", {setting.unit}" if setting.unit else "")
-    description = setting.description + (f" *{setting.origin}*" if setting.origin else "")
     return (
         f"`{setting.key}`",
         kind,
         _default(setting),
         _grouped(setting.constraint, setting),
         _runtime(setting) if is_changeable else "no",
-        description,
+        meaning + (f" *{setting.origin}*" if setting.origin else ""),
     )
 
 
