@@ -56,8 +56,8 @@ def test_a_heartbeat_accepts_each_group_name_that_4_9_4_accepts(group: str) -> N
     """Java clients allow fewer characters than brokers; other clients check no names."""
     broker = session_handler()
     beat(broker, group)
-    assert broker._members.client_ids(group) == ["c"]
-    assert broker._groups.get(group) is not None
+    assert broker.clients.members.client_ids(group) == ["c"]
+    assert broker.groups.get(group) is not None
 
 
 @pytest.mark.parametrize("group", ["", " ", "a@b", "a/b", "a\nb", "g" * 256])
@@ -65,4 +65,4 @@ def test_a_heartbeat_rejects_names_that_files_and_tables_cannot_store(group: str
     broker = session_handler()
     with pytest.raises(ProtocolError, match="groupName"):
         beat(broker, group)
-    assert not broker._members.consumers
+    assert not broker.clients.members.consumers

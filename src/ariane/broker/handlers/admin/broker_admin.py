@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.dynamic_config import DynamicConfig
@@ -48,48 +49,37 @@ ENTRIES_MAX = 4_096  # entries in one response to 321: less than 1 MiB of JSON
 BEHIND = 2**63 - 1  # response of 308 for a queue in which the compared group is behind the others
 
 
+@dataclass(frozen=True, kw_only=True)
 class BrokerAdminHandler:
     """Reports what a broker stores and serves, and removes unused queues and topics."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        topics: TopicRegistry,
-        offsets: ConsumerOffsets,
-        clients: ClientRegistry,
-        store: MessageStore,
-        remover: TopicRemover,
-        clock: Clock,
-    ) -> None:
-        self._settings = settings  # names of the broker and the cluster
-        self._topics = topics  # requests about other topics are refused
-        self._offsets = offsets  # topics that groups have offsets of; copies them to another group
-        self._members = clients.members  # connected members and their subscriptions
-        self._filter_servers = clients.filter_servers  # registers Java's filter servers, so that routes list them
-        self._store = store  # queues, their bounds and entries
-        self._remover = remover  # deletes topics with their messages and offsets
-        self._clock = clock  # durations and times of replies
+    settings: DynamicConfig  # names of the broker and the cluster
+    topics: TopicRegistry  # requests about other topics are refused
+    offsets: ConsumerOffsets  # topics that groups have offsets of; copies them to another group
+    clients: ClientRegistry  # connected members and their subscriptions, and Java's filter servers
+    store: MessageStore  # queues, their bounds and entries
+    remover: TopicRemover  # deletes topics with their messages and offsets
+    clock: Clock  # durations and times of replies
 
     # --- inspection ---
 
     def delay_offsets(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_ALL_DELAY_OFFSET: the next entry of each delay level."""
-        return Reply(body=fastjson.write(DelayOffsetTable(self._store.delayed.level_positions())))
+        return Reply(body=fastjson.write(DelayOffsetTable(self.store.delayed.level_positions())))
 
     def consumer_groups(self, command: Command, peer: Peer) -> Reply:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that are online for a topic or have offsets of it."""
         topic = decode_header(command, TopicRef).topic
-        groups = self._members.groups_of(topic) | self._offsets.groups_of(topic)
+        groups = self.clients.members.groups_of(topic) | self.offsets.groups_of(topic)
         return Reply(body=fastjson.write(GroupList(tuple(sorted(groups)))))
 
     def system_topics(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
-        return Reply(body=fastjson.write(TopicList(None, tuple(sorted(protected_topics(self._settings.current))))))
+        return Reply(body=fastjson.write(TopicList(None, tuple(sorted(protected_topics(self.settings.current))))))
 
     def producers(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_ALL_PRODUCER_INFO: the connected producers of each group."""
-        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic() * 1000
+        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic() * 1000
         table = {
             group: tuple(
                 ProducerInfo(
@@ -101,7 +91,7 @@ class BrokerAdminHandler:
                 )
                 for member in members.values()
             )
-            for group, members in self._members.producers.items()
+            for group, members in self.clients.members.producers.items()
         }
         return Reply(body=fastjson.write(ProducerTable(table)))
 
@@ -109,8 +99,8 @@ class BrokerAdminHandler:
         """Handle REGISTER_FILTER_SERVER: list the peer among the filter servers of this broker's routes."""
         addr = decode_header(command, FilterServer).filter_server_addr
         host.parse(addr)
-        self._filter_servers.register(peer.id, addr, self._clock.monotonic() * 1000)
-        config = self._settings.current
+        self.clients.filter_servers.register(peer.id, addr, self.clock.monotonic() * 1000)
+        config = self.settings.current
         return Reply(fields=encode_header(FilterServerResponse(config.broker_name, config.broker_id)))
 
     # --- offsets and queues ---
@@ -124,15 +114,15 @@ class BrokerAdminHandler:
         request = decode_header(command, CloneOffsets)
         if fault := group_name_fault(request.dest_group):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-        topics = [request.topic] if request.topic else sorted(self._offsets.topics_of(request.src_group))
-        online = self._members.consumers.get(request.src_group)
+        topics = [request.topic] if request.topic else sorted(self.offsets.topics_of(request.src_group))
+        online = self.clients.members.consumers.get(request.src_group)
         cloned = []
         for topic in topics:
-            if self._topics.get(topic) is None:
+            if self.topics.get(topic) is None:
                 continue
             if not request.offline and online is not None and topic not in online.subscriptions:
                 continue
-            if self._offsets.clone(request.src_group, request.dest_group, topic):
+            if self.offsets.clone(request.src_group, request.dest_group, topic):
                 cloned.append(topic)
         if cloned:
             log.info("Copied the offsets of %s to %s: %s", request.src_group, request.dest_group, ", ".join(cloned))
@@ -149,11 +139,11 @@ class BrokerAdminHandler:
         request = decode_header(command, QueryCorrection)
         ignored = set(filter(None, (request.filter_groups or "").split(",")))
         slowest: dict[int, int] = {}
-        for group in sorted(self._offsets.groups_of(request.topic) - ignored):
-            for queue_id, offset in self._offsets.queue_offsets(group, request.topic).items():
-                if offset >= self._store.min_offset(request.topic, queue_id):
+        for group in sorted(self.offsets.groups_of(request.topic) - ignored):
+            for queue_id, offset in self.offsets.queue_offsets(group, request.topic).items():
+                if offset >= self.store.min_offset(request.topic, queue_id):
                     slowest[queue_id] = min(offset, slowest.get(queue_id, offset))
-        for queue_id, offset in self._offsets.queue_offsets(request.compare_group, request.topic).items():
+        for queue_id, offset in self.offsets.queue_offsets(request.compare_group, request.topic).items():
             smallest = slowest.get(queue_id, 0)
             slowest[queue_id] = BEHIND if smallest > offset else smallest
         return Reply(body=fastjson.write(Corrections(slowest)))
@@ -169,11 +159,11 @@ class BrokerAdminHandler:
             raise ReplyError(
                 ResponseCode.SYSTEM_ERROR, f"invalid count {request.count}: expected 0 to {ENTRIES_MAX} entries"
             )
-        if not self._store.has_queue(topic, queue_id):
+        if not self.store.has_queue(topic, queue_id):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist: the queue holds no message")
-        low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        low, high = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
         group = request.consumer_group
-        subscription = self._members.subscription(group, topic) if group else None
+        subscription = self.clients.members.subscription(group, topic) if group else None
         filter_data = None
         if group:
             filter_data = "null" if subscription else f"{group}@{topic} is not online!"
@@ -182,7 +172,7 @@ class BrokerAdminHandler:
             return Reply(
                 body=fastjson.write(body), remark=f"Index {request.index} is out of range, {low} to {high - 1}"
             )
-        entries = self._store.entries(topic, queue_id, request.index, request.count)
+        entries = self.store.entries(topic, queue_id, request.index, request.count)
         codes = _codes(subscription)
         data = tuple(
             QueueEntry(
@@ -199,19 +189,19 @@ class BrokerAdminHandler:
 
     async def clean_unused_topics(self, command: Command, peer: Peer) -> Reply:
         """Handle CLEAN_UNUSED_TOPIC: delete the messages of topics that this broker no longer has."""
-        for topic in self._store.topics():
-            if self._topics.get(topic) is None and not is_system_topic(topic) and not topic.startswith(LMQ_PREFIX):
+        for topic in self.store.topics():
+            if self.topics.get(topic) is None and not is_system_topic(topic) and not topic.startswith(LMQ_PREFIX):
                 log.warning("Deleting the messages of topic %s, which no longer exists", topic)
-                self._remover.remove(topic)
+                self.remover.remove(topic)
             await asyncio.sleep(0)  # each removal blocks on the disk: serve other requests in between
         return Reply()
 
     async def clean_expired_queues(self, command: Command, peer: Peer) -> Reply:
         """Handle CLEAN_EXPIRED_CONSUMEQUEUE: remove consume queues whose messages have all expired."""
-        for topic in self._store.topics():
+        for topic in self.store.topics():
             if topic in KEPT_QUEUES or topic.startswith(LMQ_PREFIX):
                 continue
-            for queue_id in self._store.delete_topic(topic, expired_only=True):
+            for queue_id in self.store.delete_topic(topic, expired_only=True):
                 log.warning("Removed queue %d of topic %s: all its messages have expired", queue_id, topic)
             await asyncio.sleep(0)
         return Reply()

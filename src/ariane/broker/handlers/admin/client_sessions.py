@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
 
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.collaborators import LockDurability
@@ -46,30 +47,18 @@ from ariane.protocol.requests.messaging import SQL92, TAG
 log = logging.getLogger("ariane.broker")
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClientSessionHandler:
     """Maintains the members of groups and the queue locks of orderly consumers."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        topics: TopicRegistry,
-        groups: GroupRegistry,
-        clients: ClientRegistry,
-        filters: ConsumerFilters,
-        locks: QueueLocks,
-        lock_durability: LockDurability,
-        clock: Clock,
-    ) -> None:
-        self._settings = settings  # whether members are notified of changes
-        self._topics = topics  # creates the retry topic of a group
-        self._groups = groups  # creates a group on first use, if that is enabled
-        self._clients = clients  # notifies the other members of a change
-        self._members = clients.members  # who belongs to which group
-        self._filters = filters  # compiled SQL92 expressions of heartbeats
-        self._locks = locks  # queue locks of orderly consumers
-        self._lock_durability = lock_durability  # a lock counts only once it survives a restart
-        self._clock = clock  # expiry of locks
+    settings: DynamicConfig  # whether members are notified of changes
+    topics: TopicRegistry  # creates the retry topic of a group
+    groups: GroupRegistry  # creates a group on first use, if that is enabled
+    clients: ClientRegistry  # who belongs to which group; notifies the other members of a change
+    filters: ConsumerFilters  # compiled SQL92 expressions of heartbeats
+    locks: QueueLocks  # queue locks of orderly consumers
+    lock_durability: LockDurability  # a lock counts only once it survives a restart
+    clock: Clock  # expiry of locks
 
     # --- membership ---
 
@@ -81,23 +70,23 @@ class ClientSessionHandler:
         data = decode_body(command, HeartbeatData)
         member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, self._monotonic_ms())
         for consumer in data.consumers:
-            group = self._groups.get_or_create(consumer.group_name)
+            group = self.groups.get_or_create(consumer.group_name)
             notify = True
             if group is not None:
                 notify = group.notify_consumer_ids_changed_enable
                 retry = retry_topic(consumer.group_name)
-                if topic_name_fault(retry) is None and self._topics.get(retry) is None:
+                if topic_name_fault(retry) is None and self.topics.get(retry) is None:
                     self._create_retry_topic(retry, group.retry_queue_nums)
-            if self._members.heartbeat_consumer(consumer, member) and notify:
-                self._clients.notify_group_changed(consumer.group_name)
-            self._filters.register(consumer.group_name, consumer.subscription_data_set)
+            if self.clients.members.heartbeat_consumer(consumer, member) and notify:
+                self.clients.notify_group_changed(consumer.group_name)
+            self.filters.register(consumer.group_name, consumer.subscription_data_set)
         for producer in data.producers:
-            self._members.heartbeat_producer(producer.group_name, member)
+            self.clients.members.heartbeat_producer(producer.group_name, member)
         return Reply()
 
     def _create_retry_topic(self, name: str, queues: int) -> None:
         try:
-            self._topics.get_or_create_internal(name, queues)
+            self.topics.get_or_create_internal(name, queues)
         except StoreError as error:  # consuming goes on with a full disk: the next heartbeat tries again
             log.warning("Could not create topic %s, retrying with the next heartbeat: %s", name, error)
 
@@ -105,17 +94,17 @@ class ClientSessionHandler:
         """Handle UNREGISTER_CLIENT: remove a client from its groups."""
         request = decode_header(command, UnregisterClient)
         if request.producer_group:
-            self._members.remove_producer(request.producer_group, peer.id)
-        if request.consumer_group and self._members.remove_consumer(request.consumer_group, peer.id):
-            group = self._groups.get(request.consumer_group)
+            self.clients.members.remove_producer(request.producer_group, peer.id)
+        if request.consumer_group and self.clients.members.remove_consumer(request.consumer_group, peer.id):
+            group = self.groups.get(request.consumer_group)
             if group is None or group.notify_consumer_ids_changed_enable:
-                self._clients.notify_group_changed(request.consumer_group)
+                self.clients.notify_group_changed(request.consumer_group)
         return Reply(fields={})
 
     def consumer_list(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_CONSUMER_LIST_BY_GROUP: the client ids that share the queues of a group."""
         group = decode_header(command, GroupRef).consumer_group
-        ids = self._members.client_ids(group)
+        ids = self.clients.members.client_ids(group)
         if not ids:
             return Reply(ResponseCode.SYSTEM_ERROR, {}, f"no consumer for this group, {group}")
         return Reply(fields={}, body=fastjson.write(ConsumerList(tuple(ids))))
@@ -129,15 +118,15 @@ class ClientSessionHandler:
         """
         request = decode_body(command, LockBatch)
         queues = [queue.queue() for queue in request.mq_set]
-        locked = self._locks.lock(request.consumer_group, request.client_id, queues, self._monotonic_ms())
+        locked = self.locks.lock(request.consumer_group, request.client_id, queues, self._monotonic_ms())
         reply = Reply(body=fastjson.write(LockBatchResponse(tuple(map(WireQueue.of, locked)))))
-        durable = self._lock_durability.wait_locks_durable()
+        durable = self.lock_durability.wait_locks_durable()
         return reply if durable is None else _reply_when_durable(durable, reply)
 
     def unlock(self, command: Command, peer: Peer) -> Reply:
         """Handle UNLOCK_BATCH_MQ."""
         request = decode_body(command, LockBatch)
-        self._locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
+        self.locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
         return Reply()
 
     # --- checks and connections ---
@@ -147,7 +136,7 @@ class ClientSessionHandler:
         subscription = decode_body(command, CheckClient).subscription_data
         if subscription is None or subscription.expression_type in (None, "", TAG):
             return Reply()
-        is_enabled = self._settings.current.enable_property_filter
+        is_enabled = self.settings.current.enable_property_filter
         if not is_enabled or subscription.expression_type != SQL92:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=unsupported_remark(subscription.expression_type, is_enabled))
         try:
@@ -159,7 +148,7 @@ class ClientSessionHandler:
     def consumer_connections(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_CONSUMER_CONNECTION_LIST: the members and subscriptions of a consumer group."""
         name = decode_header(command, GroupRef).consumer_group
-        group = self._members.consumers.get(name)
+        group = self.clients.members.consumers.get(name)
         if group is None:
             return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
         body = ConsumerConnection(
@@ -174,13 +163,13 @@ class ClientSessionHandler:
     def producer_connections(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
         name = decode_header(command, ProducerGroupRef).producer_group
-        members = self._members.producers.get(name)
+        members = self.clients.members.producers.get(name)
         if not members:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
         return Reply(body=fastjson.write(ProducerConnection(_connections(members.values()))))
 
     def _monotonic_ms(self) -> float:
-        return self._clock.monotonic() * 1000
+        return self.clock.monotonic() * 1000
 
 
 async def _reply_when_durable(durable: Awaitable[None], reply: Reply) -> Reply:

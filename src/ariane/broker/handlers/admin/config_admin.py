@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig, to_store_config
@@ -45,44 +46,32 @@ class ConfigFile(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
 class ConfigAdminHandler:
     """Reads and changes the settings of this broker."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        config_file: ConfigFile | None,
-        topics: TopicRegistry,
-        groups: GroupRegistry,
-        store: MessageStore,
-        limits: ServerLimits,
-        registration: Registration,
-        tasks: BackgroundTasks,
-        clock: Clock,
-    ) -> None:
-        self._settings = settings  # replaced as a whole by a valid change
-        self._config_file = config_file  # None if the broker was started without one
-        # Copies of single settings, updated by `apply`:
-        self._topics = topics
-        self._groups = groups  # autoCreateSubscriptionGroup
-        self._store = store  # limits of the store
-        self._limits = limits  # bounds of the server
-        self._registration = registration  # a changed permission is registered before the reply
-        self._tasks = tasks  # a change that has begun is completed even if the tool disconnects
-        self._clock = clock  # version of the configuration
-        self._lock = asyncio.Lock()  # one change at a time
+    settings: DynamicConfig  # replaced as a whole by a valid change
+    config_file: ConfigFile | None  # None if the broker was started without one
+    # Copies of single settings, updated by `apply`:
+    topics: TopicRegistry
+    groups: GroupRegistry  # autoCreateSubscriptionGroup
+    store: MessageStore  # limits of the store
+    limits: ServerLimits  # bounds of the server
+    registration: Registration  # a changed permission is registered before the reply
+    tasks: BackgroundTasks  # a change that has begun is completed even if the tool disconnects
+    clock: Clock  # version of the configuration
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one change at a time
 
     def update_config(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle UPDATE_BROKER_CONFIG."""
         # Owned by the broker and shielded: a lost connection must not leave a change in the file that is not in force.
         work = self._update_config(command.body, peer)
-        return asyncio.shield(self._tasks.start(work, "change the settings"))
+        return asyncio.shield(self.tasks.start(work, "change the settings"))
 
     def get_config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_BROKER_CONFIG."""
-        version = fastjson.write(self._settings.version).decode()
-        text = java_properties.write({**BROKER_SETTINGS.texts(self._settings.current), **KEYS_FOR_TOOLS})
+        version = fastjson.write(self.settings.version).decode()
+        text = java_properties.write({**BROKER_SETTINGS.texts(self.settings.current), **KEYS_FOR_TOOLS})
         return Reply(fields=encode_header(ConfigVersion(version)), body=text.encode())
 
     async def _update_config(self, body: bytes, peer: Peer) -> Reply:
@@ -93,33 +82,33 @@ class ConfigAdminHandler:
         """Apply all requested settings or none. The file is written first, so that a restart keeps what is in force."""
         try:
             requested = java_properties.parse_body(body)
-            config, changes = BROKER_SETTINGS.change(self._settings.current, requested)
+            config, changes = BROKER_SETTINGS.change(self.settings.current, requested)
         except (ConfigError, ProtocolError) as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         if not changes:
             return Reply(remark="no setting differs from its current value")
         remark = None
-        if self._config_file is None:
+        if self.config_file is None:
             remark = "in force until the broker stops: it was started without a configuration file (-c) to store the change in"
         else:
             try:
-                await self._config_file.write(changes)
+                await self.config_file.write(changes)
             except (OSError, UnicodeDecodeError) as error:
                 remark = f"no setting was changed: the configuration file cannot be rewritten: {error}"
                 return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         change = " ".join(f"{key}={text}" for key, text in changes.items())
         log.warning("Settings changed by %s: %s", peer.addr, change)
         self.apply(config)
-        await self._registration.wait_registered()
+        await self.registration.wait_registered()
         return Reply(remark=remark)
 
     def apply(self, config: BrokerConfig) -> None:
         """Put settings in force. Most components read them at each use; the others are updated here."""
-        before = self._settings.current
-        self._settings.apply(config, self._clock.now_ms())
-        self._store.config = to_store_config(config)
-        self._groups.auto_create = config.auto_create_subscription_group
-        set_limits(self._limits, config)
-        self._topics.set_auto_create(config)
+        before = self.settings.current
+        self.settings.apply(config, self.clock.now_ms())
+        self.store.config = to_store_config(config)
+        self.groups.auto_create = config.auto_create_subscription_group
+        set_limits(self.limits, config)
+        self.topics.set_auto_create(config)
         if before.broker_permission != config.broker_permission:
-            self._topics.bump_version()  # name servers list topics with the broker's permission
+            self.topics.bump_version()  # name servers list topics with the broker's permission

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ariane.broker.collaborators import ClientRequests
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
@@ -41,25 +42,16 @@ LATEST = -1  # timestamp of 222 that means the end of each queue
 LIST_LANGUAGE = "CPP"  # clients of this language read the offsets as a list
 
 
+@dataclass(frozen=True, kw_only=True)
 class ConsumerAdminHandler:
     """Relays requests of tools to the members of consumer groups."""
 
-    def __init__(
-        self,
-        *,
-        broker_name: str,
-        topics: TopicRegistry,
-        members: GroupMembers,
-        offsets: ConsumerOffsets,
-        store: MessageStore,
-        clients: ClientRequests,
-    ) -> None:
-        self._broker_name = broker_name  # queues in replies are named by topic, broker and id
-        self._topics = topics  # number of queues to reset
-        self._members = members  # the member, or all members, to relay to
-        self._offsets = offsets  # committed offsets, which a reset starts from
-        self._store = store  # store times of messages, to find offsets by time
-        self._clients = clients  # sends requests to connected clients
+    broker_name: str  # queues in replies are named by topic, broker and id
+    topics: TopicRegistry  # number of queues to reset
+    members: GroupMembers  # the member, or all members, to relay to
+    offsets: ConsumerOffsets  # committed offsets, which a reset starts from
+    store: MessageStore  # store times of messages, to find offsets by time
+    clients: ClientRequests  # sends requests to connected clients
 
     # --- one member ---
 
@@ -78,14 +70,14 @@ class ConsumerAdminHandler:
             )
         member = self._member(request.consumer_group, request.client_id)
         _, offset = ids.parse_offset_message_id(request.msg_id)
-        record = self._store.read_record(offset)
+        record = self.store.read_record(offset)
         if record is None:
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"no message {request.msg_id} on {self._broker_name}")
-        texts = {**command.field_map(), "brokerName": self._broker_name}
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"no message {request.msg_id} on {self.broker_name}")
+        texts = {**command.field_map(), "brokerName": self.broker_name}
         return self._relay(member, request.consumer_group, command, texts, record)
 
     def _member(self, group: str, client_id: str) -> Member:
-        member = self._members.find_consumer(group, client_id)
+        member = self.members.find_consumer(group, client_id)
         if member is None:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         return member
@@ -94,7 +86,7 @@ class ConsumerAdminHandler:
         self, member: Member, group: str, command: Command, texts: Mapping[str, str], body: bytes
     ) -> Reply:
         try:
-            response = await self._clients.request(member.peer_id, command.code, texts, body, timeout_ms=CALL_MS)
+            response = await self.clients.request(member.peer_id, command.code, texts, body, timeout_ms=CALL_MS)
         except RequestTimeout as error:
             remark = f"consumer <{group}> <{member.client_id}> Timeout: {error}"
             return Reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
@@ -109,7 +101,7 @@ class ConsumerAdminHandler:
         """
         request = decode_header(command, ResetOffset)
         table = self._new_offsets(request)
-        members = self._members.consumer_members(request.group)
+        members = self.members.consumer_members(request.group)
         if not members:
             remark = (
                 f"Consumer not online, so can not reset offset, Group: {request.group} "
@@ -122,7 +114,7 @@ class ConsumerAdminHandler:
             as_list = LIST_LANGUAGE in (command.language, member.language)
             try:
                 body = reset_body(table, as_list=as_list)
-                self._clients.one_way(member.peer_id, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
+                self.clients.one_way(member.peer_id, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
             except ConnectionLost:
                 unreached.append(member.client_id)
         if len(unreached) == len(members):
@@ -132,13 +124,13 @@ class ConsumerAdminHandler:
         return Reply(remark=missing, body=reset_body(table))
 
     def _new_offsets(self, request: ResetOffset) -> QueueTable:
-        topic = self._topics.get(request.topic)
+        topic = self.topics.get(request.topic)
         if topic is None:
             remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={request.topic}"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-        store, table = self._store, {}
+        store, table = self.store, {}
         for queue_id in range(topic.write_queue_nums):
-            stored = self._offsets.get(request.group, request.topic, queue_id)
+            stored = self.offsets.get(request.group, request.topic, queue_id)
             if stored is None:
                 remark = f"The consumer group <{request.group}> has no offset of {request.topic}, queue {queue_id}"
                 raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
@@ -147,7 +139,7 @@ class ConsumerAdminHandler:
                 if request.timestamp == LATEST
                 else store.offset_by_time(request.topic, queue_id, request.timestamp)
             )
-            queue = MessageQueue(request.topic, self._broker_name, queue_id)
+            queue = MessageQueue(request.topic, self.broker_name, queue_id)
             # Without force, a reset only moves backwards: it must not skip messages.
             table[queue] = offset if request.is_force or offset < stored else stored
         return table
@@ -155,7 +147,7 @@ class ConsumerAdminHandler:
     async def consumer_status(self, command: Command, peer: Peer) -> Reply:
         """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that each member has in memory, by client id."""
         request = decode_header(command, ConsumerStatus)
-        members = self._members.consumer_members(request.group)
+        members = self.members.consumer_members(request.group)
         if not members:
             remark = f"No Any Consumer online in the consumer group: [{request.group}]"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -178,7 +170,7 @@ class ConsumerAdminHandler:
         """Return the member's offsets, or the reason why it did not report them."""
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         try:
-            response = await self._clients.request(member.peer_id, code, header, timeout_ms=STATUS_MS)
+            response = await self.clients.request(member.peer_id, code, header, timeout_ms=STATUS_MS)
             if response.code != ResponseCode.SUCCESS:
                 return f"answered code {response.code}: {response.remark}"
             # Parsing a large table of Java's JSON dialect would block the loop.

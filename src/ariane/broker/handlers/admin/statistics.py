@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
@@ -47,36 +48,24 @@ UNKNOWN_MS = -1
 SLICE = 100  # queues encoded without a pause: 2 ms
 
 
+@dataclass(frozen=True, kw_only=True)
 class StatisticsHandler:
     """Reports offsets, lags and rates.
 
     Identical requests that arrive while one is served share its reply.
     """
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        addr: str,
-        topics: TopicRegistry,
-        groups: GroupRegistry,
-        members: GroupMembers,
-        offsets: ConsumerOffsets,
-        store: MessageStore,
-        stats: BrokerStats,
-        clock: Clock,
-    ) -> None:
-        self._config = config  # broker name of the queues in replies
-        self._addr = addr  # public address of this broker
-        self._topics = topics  # number of queues
-        self._groups = groups  # all groups, also those without offsets
-        self._members = members  # connected groups: their subscriptions limit the topics of a reply
-        self._offsets = offsets  # a lag is the max offset minus the committed one
-        self._store = store  # bounds of queues, store times
-        self._stats = stats  # rates of the last minute, hour and day
-        self._clock = clock  # ages of messages
-        # By request code: a large list of one code does not delay those of the others.
-        self._shared: defaultdict[int, SharedReplies] = defaultdict(SharedReplies)
+    config: BrokerConfig  # broker name of the queues in replies
+    addr: str  # public address of this broker
+    topics: TopicRegistry  # number of queues
+    groups: GroupRegistry  # all groups, also those without offsets
+    members: GroupMembers  # connected groups: their subscriptions limit the topics of a reply
+    offsets: ConsumerOffsets  # a lag is the max offset minus the committed one
+    store: MessageStore  # bounds of queues, store times
+    stats: BrokerStats  # rates of the last minute, hour and day
+    clock: Clock  # ages of messages
+    # By request code: a large list of one code does not delay those of the others.
+    _shared: defaultdict[int, SharedReplies] = field(default_factory=lambda: defaultdict(SharedReplies), init=False)
 
     def topic_stats(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_TOPIC_STATS_INFO: offsets and last store time of each writable queue."""
@@ -102,13 +91,13 @@ class StatisticsHandler:
         """Handle VIEW_BROKER_STATS_DATA: one statistic of the last minute, hour and day."""
         request = decode_header(command, ViewBrokerStats)
         name, key = request.stats_name, request.stats_key
-        minute, hour, day = (self._stats.snapshot(name, key, window) for window in (MINUTE, HOUR, DAY))
+        minute, hour, day = (self.stats.snapshot(name, key, window) for window in (MINUTE, HOUR, DAY))
         if minute is None or hour is None or day is None:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=f"The stats <{name}> <{key}> not exist")
         return Reply(body=fastjson.write(BrokerStatsData(_item(day), _item(hour), _item(minute))))
 
     async def _topic_stats(self, request: TopicRef) -> Reply:
-        name, store = request.topic, self._store
+        name, store = request.topic, self.store
 
         def entry(queue_id: int) -> bytes:
             last = store.max_offset(name, queue_id)
@@ -120,7 +109,7 @@ class StatisticsHandler:
 
     async def _consume_stats(self, request: GetConsumeStats) -> Reply:
         group = request.consumer_group
-        names = [request.topic] if request.topic else sorted(self._offsets.topics_of(group))
+        names = [request.topic] if request.topic else sorted(self.offsets.topics_of(group))
         topics = self._consumed(group, names)
         tps = sum((self._tps(group, topic.topic_name) for topic in topics), 0.0)
         entries = (
@@ -131,7 +120,7 @@ class StatisticsHandler:
         return Reply(body=_stats(tps, await _joined(entries)))
 
     async def _all_consume_stats(self, request: GetBrokerConsumeStats) -> Reply:
-        topics = self._offsets.topics_by_group()
+        topics = self.offsets.topics_by_group()
         total = 0
 
         def entries_of(group: str, topic: TopicConfig) -> Iterator[bytes]:
@@ -141,14 +130,14 @@ class StatisticsHandler:
                 yield _entry(queue, offset)
 
         groups = []
-        for group in self._groups.table().subscription_group_table:
+        for group in self.groups.table().subscription_group_table:
             stats = [
                 _stats(self._tps(group, topic.topic_name), await _joined(entries_of(group, topic)))
                 for topic in self._consumed(group, topics.get(group, ()))
                 if topic.order or not request.is_order
             ]
             groups.append(b"{%b:[%b]}" % (fastjson.write(group), b",".join(stats)))
-        head = b'{"brokerAddr":%b,"consumeStatsList":[' % fastjson.write(self._addr)
+        head = b'{"brokerAddr":%b,"consumeStatsList":[' % fastjson.write(self.addr)
         return Reply(body=b'%b%b],"totalDiff":%d}' % (head, b",".join(groups), total))
 
     async def _time_spans(self, request: QueryConsumeTimeSpan) -> Reply:
@@ -160,46 +149,46 @@ class StatisticsHandler:
         topic = request.topic
 
         def stored(number: int) -> int:
-            ms = self._store.store_time(topic, queue_id, number)
+            ms = self.store.store_time(topic, queue_id, number)
             return UNKNOWN_MS if ms is None else ms
 
-        low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-        offset = self._offsets.get(request.group, topic, queue_id) or 0
+        low, high = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
+        offset = self.offsets.get(request.group, topic, queue_id) or 0
         first, last = stored(low), stored(high - 1)
         consumed = stored(offset - 1) if offset > 0 else first
         delay = 0
         if offset < high:
             next_ms = stored(max(offset, low))
-            delay = UNKNOWN_MS if next_ms == UNKNOWN_MS else max(0, self._clock.now_ms() - next_ms)
+            delay = UNKNOWN_MS if next_ms == UNKNOWN_MS else max(0, self.clock.now_ms() - next_ms)
         queue = self._queue(topic, queue_id)
         return QueueTimeSpan(consumed, _text(consumed), delay, last, _text(last), queue, first, _text(first))
 
     def _topic(self, name: str) -> TopicConfig:
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
-            raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist on {self._config.broker_name}")
+            raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist on {self.config.broker_name}")
         return topic
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
         """Return the existing topics among `names`; only the subscribed ones if the group is online."""
-        online = self._members.consumers.get(group)
+        online = self.members.consumers.get(group)
         subscribed = online.subscriptions if online and online.subscriptions else None
-        topics = (self._topics.get(name) for name in names if subscribed is None or name in subscribed)
+        topics = (self.topics.get(name) for name in names if subscribed is None or name in subscribed)
         return [topic for topic in topics if topic is not None]
 
     def _group_offsets(self, group: str, topic: str, queues: int) -> Iterator[tuple[WireQueue, GroupOffset]]:
-        store = self._store
+        store = self.store
         for queue_id in range(queues):
-            consumed = max(0, self._offsets.get(group, topic, queue_id) or 0)
+            consumed = max(0, self.offsets.get(group, topic, queue_id) or 0)
             time_ms = (store.store_time(topic, queue_id, consumed - 1) or 0) if consumed else 0
             yield self._queue(topic, queue_id), GroupOffset(store.max_offset(topic, queue_id), consumed, time_ms)
 
     def _tps(self, group: str, topic: str) -> float:
-        snapshot = self._stats.snapshot("GROUP_GET_NUMS", f"{topic}@{group}", MINUTE)
+        snapshot = self.stats.snapshot("GROUP_GET_NUMS", f"{topic}@{group}", MINUTE)
         return snapshot.tps if snapshot else 0.0
 
     def _queue(self, topic: str, queue_id: int) -> WireQueue:
-        return WireQueue(self._config.broker_name, queue_id, topic)
+        return WireQueue(self.config.broker_name, queue_id, topic)
 
 
 async def _joined(entries: Iterable[bytes]) -> bytes:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from ariane.broker.config.broker_config import BrokerConfig
@@ -33,24 +35,17 @@ from ariane.protocol.requests.routing import TopicPageRequest
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
+@dataclass(frozen=True, kw_only=True)
 class TopicAdminHandler:
     """Creates, lists and deletes topics and consumer groups."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        state: PersistentState,
-        remover: TopicRemover,
-        registration: Registration,
-        stats: BrokerStats,
-    ) -> None:
-        self._config = config  # built-in topics, which must not be deleted
-        self._state = state  # topics, groups and offsets, whose changes are stored before the reply
-        self._remover = remover  # deletes topics with their messages and offsets
-        self._registration = registration  # a new topic is usable once the name servers have it
-        self._stats = stats  # items of deleted groups
-        self._shared = SharedReplies()  # one large list for all clients that request it while it is built
+    config: BrokerConfig  # built-in topics, which must not be deleted
+    state: PersistentState  # topics, groups and offsets, whose changes are stored before the reply
+    remover: TopicRemover  # deletes topics with their messages and offsets
+    registration: Registration  # a new topic is usable once the name servers have it
+    stats: BrokerStats  # items of deleted groups
+    # one large list for all clients that request it while it is built
+    _shared: SharedReplies = field(default_factory=SharedReplies, init=False)
 
     # --- topics ---
 
@@ -60,8 +55,8 @@ class TopicAdminHandler:
         The reply waits until the name servers and, in synchronous mode, the disk have the change.
         """
         self._put_topic(decode_header(command, CreateTopic))
-        durable = self._state.change_log.wait_durable()
-        await self._registration.wait_registered()
+        durable = self.state.change_log.wait_durable()
+        await self.registration.wait_registered()
         if durable is not None:
             await durable
         return Reply()
@@ -70,19 +65,19 @@ class TopicAdminHandler:
         """Handle DELETE_TOPIC_IN_BROKER: delete a topic with its messages and offsets."""
         name = decode_header(command, TopicRef).topic
         self._check_name(name)
-        self._remover.remove(name)
-        await self._registration.wait_registered()
+        self.remover.remove(name)
+        await self.registration.wait_registered()
         return Reply()
 
     def all_topics(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_ALL_TOPIC_CONFIG: all topics, or a page of them for a slave."""
         request = decode_header(command, TopicPageRequest)
-        return topic_pages.reply(self._state.topics, self._state.deletions.to_table(), request, self._shared)
+        return topic_pages.reply(self.state.topics, self.state.deletions.to_table(), request, self._shared)
 
     def topic_config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_TOPIC_CONFIG."""
         name = decode_header(command, TopicRef).topic
-        topic = self._state.topics.get(name)
+        topic = self.state.topics.get(name)
         if topic is None:
             raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         return Reply(body=fastjson.write(TopicConfigBody.of(topic)))
@@ -92,12 +87,12 @@ class TopicAdminHandler:
     def all_groups(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         # Strict JSON is what fastjson prints of this table, encoded 100 times as fast.
-        return Reply(body=msgspec.json.encode(self._state.groups.table()))
+        return Reply(body=msgspec.json.encode(self.state.groups.table()))
 
     def group_config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_SUBSCRIPTIONGROUP_CONFIG."""
         name = decode_header(command, GroupName).group
-        group = self._state.groups.get(name)
+        group = self.state.groups.get(name)
         if group is None:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"No group in this broker: {name}")
         return Reply(body=fastjson.write(GroupConfigBody.of(group)))
@@ -107,16 +102,16 @@ class TopicAdminHandler:
         config = decode_body(command, SubscriptionGroupConfig)
         if fault := group_name_fault(config.group_name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-        self._state.groups.put(config)
+        self.state.groups.put(config)
         return Reply()
 
     def delete_group(self, command: Command, peer: Peer) -> Reply:
         """Handle DELETE_SUBSCRIPTIONGROUP: delete a group and, if requested, its offsets."""
         request = decode_header(command, DeleteGroup)
-        self._state.groups.delete(request.group_name, offsets=request.remove_offset)
-        self._stats.drop_group(request.group_name)
+        self.state.groups.delete(request.group_name, offsets=request.remove_offset)
+        self.stats.drop_group(request.group_name)
         if request.remove_offset:
-            self._state.offsets.remove_group(request.group_name)
+            self.state.offsets.remove_group(request.group_name)
         return Reply()
 
     def _put_topic(self, request: CreateTopic) -> None:
@@ -125,8 +120,8 @@ class TopicAdminHandler:
             remark = f"unknown topicFilterType {request.topic_filter_type}: expected one of {', '.join(FILTER_TYPES)}"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         # `order` is set from the name servers' ORDER_TOPIC_CONFIG only.
-        existing = self._state.topics.get(request.topic)
-        self._state.topics.put(
+        existing = self.state.topics.get(request.topic)
+        self.state.topics.put(
             TopicConfig(
                 topic_name=request.topic,
                 read_queue_nums=request.read_queue_nums,
@@ -141,5 +136,5 @@ class TopicAdminHandler:
     def _check_name(self, name: str) -> None:
         if fault := topic_name_fault(name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-        if is_system_topic(name) or name in protected_topics(self._config):
+        if is_system_topic(name) or name in protected_topics(self.config):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the topic[{name}] is conflict with system topic")

@@ -12,6 +12,7 @@ Checks come in the order of reference store-and-broker 3.4. A pull is held only 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import msgspec
 
@@ -64,33 +65,20 @@ class OffsetMoved(msgspec.Struct, frozen=True, rename="camel"):
     offset_request: int
 
 
+@dataclass(frozen=True, kw_only=True)
 class PullHandler:
     """Reads messages from a queue, and holds pulls that find none."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        filters: PullFilterBuilder,
-        groups: GroupRegistry,
-        offsets: ConsumerOffsets,
-        store: MessageStore,
-        store_host: bytes,
-        waiters: PullWaiters,
-        listener: StoreListener,
-        stats: BrokerStats,
-        clock: Clock,
-    ) -> None:
-        self._settings = settings  # limits of a reply and of held pulls
-        self._filters = filters  # builds the filter of a request
-        self._groups = groups  # suggested servers of a group
-        self._offsets = offsets  # a pull may commit the group's offset on its way
-        self._store = store  # messages, and OFFSET_MOVED_EVENT records
-        self._store_host = store_host  # packed address of this broker: the sender of its OFFSET_MOVED_EVENT messages
-        self._waiters = waiters  # held pulls
-        self._listener = listener  # dispatches these records
-        self._stats = stats  # messages and bytes by group
-        self._clock = clock  # hold times
+    settings: DynamicConfig  # limits of a reply and of held pulls
+    filters: PullFilterBuilder  # builds the filter of a request
+    groups: GroupRegistry  # suggested servers of a group
+    offsets: ConsumerOffsets  # a pull may commit the group's offset on its way
+    store: MessageStore  # messages, and OFFSET_MOVED_EVENT records
+    store_host: bytes  # packed address of this broker: the sender of its OFFSET_MOVED_EVENT messages
+    waiters: PullWaiters  # held pulls
+    listener: StoreListener  # dispatches these records
+    stats: BrokerStats  # messages and bytes by group
+    clock: Clock  # hold times
 
     def pull(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle PULL_MESSAGE and LITE_PULL_MESSAGE.
@@ -100,13 +88,13 @@ class PullHandler:
         """
         request = decode_header(command, PullMessage)
         try:
-            record_filter = self._filters.build(request)
+            record_filter = self.filters.build(request)
         except ReplyError as error:
             return Reply(error.code, {}, error.remark)
-        config = self._settings.current
+        config = self.settings.current
         # A slave's offsets are copied from its master: a commit here would be overwritten.
         if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0 and not config.is_slave:
-            self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+            self.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
         result = self._get_and_count(request, record_filter, request.queue_offset)
         if _response_code(result, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
             hold_ms = request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
@@ -121,7 +109,7 @@ class PullHandler:
 
     def _wait(self, request: PullMessage, record_filter: RecordFilter, offset: int, hold_ms: float) -> Waiter:
         chars = len(request.subscription or "")
-        return self._waiters.wait(request.topic, request.queue_id, offset, record_filter.codes, hold_ms, chars)
+        return self.waiters.wait(request.topic, request.queue_id, offset, record_filter.codes, hold_ms, chars)
 
     async def _hold(self, request: PullMessage, record_filter: RecordFilter, waiter: Waiter) -> LateReply:
         await waiter
@@ -134,7 +122,7 @@ class PullHandler:
 
         When the time is over, the reply moves the consumer past the records that did not match.
         """
-        deadline = self._clock.monotonic() + hold_ms / 1000
+        deadline = self.clock.monotonic() + hold_ms / 1000
         offset = request.queue_offset
         while True:
             has_arrival = await waiter
@@ -144,7 +132,7 @@ class PullHandler:
                 return self._late_reply(request, record_filter, offset)
             self._count(request, result, 0.0)
             offset = result.next_offset
-            remaining_ms = max(0.0, (deadline - self._clock.monotonic()) * 1000)
+            remaining_ms = max(0.0, (deadline - self.clock.monotonic()) * 1000)
             waiter = self._wait(request, record_filter, offset, remaining_ms)
 
     def _late_reply(self, request: PullMessage, record_filter: RecordFilter, offset: int) -> LateReply:
@@ -154,18 +142,18 @@ class PullHandler:
     # --- reading ---
 
     def _get(self, request: PullMessage, record_filter: RecordFilter, offset: int) -> GetResult:
-        return self._store.get(request.topic, request.queue_id, offset, request.max_msg_nums, record_filter)
+        return self.store.get(request.topic, request.queue_id, offset, request.max_msg_nums, record_filter)
 
     def _get_and_count(self, request: PullMessage, record_filter: RecordFilter, offset: int) -> GetResult:
-        started = self._stats.timer()
+        started = self.stats.timer()
         result = self._get(request, record_filter, offset)
-        self._count(request, result, self._stats.timer() - started)
+        self._count(request, result, self.stats.timer() - started)
         return result
 
     def _count(self, request: PullMessage, result: GetResult, seconds: float) -> None:
-        stats, topic, group, queue_id = self._stats, request.topic, request.consumer_group, request.queue_id
+        stats, topic, group, queue_id = self.stats, request.topic, request.consumer_group, request.queue_id
         if result.status is GetStatus.FOUND:
-            stats.record_pull(topic, group, queue_id, pulled_messages(result, seconds, self._clock.now_ms()))
+            stats.record_pull(topic, group, queue_id, pulled_messages(result, seconds, self.clock.now_ms()))
         else:
             stats.record_miss(group)
             if result.bytes_behind is not None:
@@ -176,7 +164,7 @@ class PullHandler:
     def _reply(self, request: PullMessage, result: GetResult) -> Reply:
         code = _response_code(result, request)
         next_offset = result.next_offset
-        config = self._settings.current
+        config = self.settings.current
         if config.is_slave and not config.offset_check_in_slave:
             # A slave may lag behind: only its master can decide that an offset is wrong.
             if result.status not in SCANNED:
@@ -195,13 +183,13 @@ class PullHandler:
 
     def _suggested_broker(self, request: PullMessage, result: GetResult) -> str:
         """Return the id of the broker (master or slave) that the group should pull from next."""
-        group = self._groups.get(request.consumer_group)
-        return str(suggested_brokers(self._settings.current, group)[result.suggest_slave])
+        group = self.groups.get(request.consumer_group)
+        return str(suggested_brokers(self.settings.current, group)[result.suggest_slave])
 
     def _store_offset_moved(self, request: PullMessage, result: GetResult) -> None:
         """Append a message to OFFSET_MOVED_EVENT, which monitors read."""
         group = request.consumer_group
-        queue = WireQueue(self._settings.current.broker_name, request.queue_id, request.topic)
+        queue = WireQueue(self.settings.current.broker_name, request.queue_id, request.topic)
         body = fastjson.write(OffsetMoved(group, queue, result.next_offset, request.queue_offset))
         draft = RecordDraft(
             topic=OFFSET_MOVED_TOPIC,
@@ -211,12 +199,12 @@ class PullHandler:
             tags=group,
             flag=0,
             sys_flag=0,
-            born_ms=self._clock.now_ms(),
-            born_host=self._store_host,
+            born_ms=self.clock.now_ms(),
+            born_host=self.store_host,
             reconsume_times=0,
         )
         try:
-            self._store.put(draft)
+            self.store.put(draft)
         except StoreError as error:  # a full disk still serves reads
             log.warning(
                 "Could not store that %s moved to offset %d in %s: %s",
@@ -226,7 +214,7 @@ class PullHandler:
                 error,
             )
             return
-        self._listener.on_stored()
+        self.listener.on_stored()
 
 
 def pulled_messages(result: GetResult, seconds: float, now_ms: int) -> PulledMessages:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ariane.broker.config.broker_config import BrokerConfig
@@ -47,31 +48,23 @@ class PullFacts(NamedTuple):
     """Of the group's heartbeats."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class PullFilterBuilder:
     """Checks the permissions of pulls and turns their subscriptions into filters."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        topics: TopicRegistry,
-        groups: GroupRegistry,
-        members: GroupMembers,
-        filters: ConsumerFilters,
-    ) -> None:
-        self._settings = settings
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._filters = filters
+    settings: DynamicConfig
+    topics: TopicRegistry
+    groups: GroupRegistry
+    members: GroupMembers
+    filters: ConsumerFilters
 
     def facts(self, request: PullMessage) -> PullFacts:
         """Return what `build` looks at. While it is the same, so is the filter of the pull, unless that is an SQL92 expression."""
-        config, group, topic = self._settings.current, request.consumer_group, request.topic
-        group_config, topic_config = self._groups.get(group), self._topics.get(topic)
+        config, group, topic = self.settings.current, request.consumer_group, request.topic
+        group_config, topic_config = self.groups.get(group), self.topics.get(topic)
         if request.sys_flag & SUBSCRIPTION:
             return PullFacts(config, group_config, topic_config)
-        online = self._members.consumers.get(group)
+        online = self.members.consumers.get(group)
         if online is None:
             return PullFacts(config, group_config, topic_config, is_online=False)
         subscription = online.subscriptions.get(topic)
@@ -84,12 +77,12 @@ class PullFilterBuilder:
             ReplyError: the group may not pull from this queue, or its subscription is missing, outdated or malformed.
         """
         # The checks are in Java's order, because the code of the first failure decides what a client does next.
-        config, group, topic = self._settings.current, request.consumer_group, request.topic
+        config, group, topic = self.settings.current, request.consumer_group, request.topic
         if not config.broker_permission & PERM_READ:
             raise ReplyError(
                 ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden"
             )
-        group_config = self._groups.get_or_create(group)
+        group_config = self.groups.get_or_create(group)
         if group_config is None:
             remark = f"subscription group [{group}] does not exist; create it, or set autoCreateSubscriptionGroup"
             raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -97,7 +90,7 @@ class PullFilterBuilder:
             raise ReplyError(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}: consumeEnable is false"
             )
-        topic_config = self._topics.get(topic)
+        topic_config = self.topics.get(topic)
         if topic_config is None:
             remark = f"topic[{topic}] not exist on {config.broker_name}; create it"
             raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -113,13 +106,13 @@ class PullFilterBuilder:
             record_filter = self._from_heartbeat(request, may_broadcast=group_config.consume_broadcast_enable)
         # A retried message is in the group's retry topic; the expression belongs to the topic that it came from.
         if config.filter_support_retry and topic.startswith(RETRY_PREFIX):
-            return record_filter._replace(accept=_accept_retried(self._filters, topic.removeprefix(RETRY_PREFIX)))
+            return record_filter._replace(accept=_accept_retried(self.filters, topic.removeprefix(RETRY_PREFIX)))
         return record_filter
 
     def _from_request(self, request: PullMessage) -> RecordFilter:
         if request.expression_type in (None, "", TAG):
             return RecordFilter(tags.codes(tags.parse(request.subscription)))
-        is_enabled = self._settings.current.enable_property_filter
+        is_enabled = self.settings.current.enable_property_filter
         if request.expression_type == SQL92:
             try:
                 sql = compile_sql(request.subscription or "")
@@ -133,7 +126,7 @@ class PullFilterBuilder:
 
     def _from_heartbeat(self, request: PullMessage, *, may_broadcast: bool) -> RecordFilter:
         group, topic = request.consumer_group, request.topic
-        online = self._members.consumers.get(group)
+        online = self.members.consumers.get(group)
         if online is None:
             remark = f"the consumer's group info not exist: {group} is not online"
             raise ReplyError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
@@ -158,7 +151,7 @@ class PullFilterBuilder:
         Raises:
             ReplyError: the filter is missing or older than the pull's subscription, or filters are disabled.
         """
-        registered = self._filters.get(request.consumer_group, request.topic)
+        registered = self.filters.get(request.consumer_group, request.topic)
         if registered is None:
             remark = (
                 f"{request.consumer_group} has no filter for {request.topic} on this broker: its expression may be"
@@ -169,7 +162,7 @@ class PullFilterBuilder:
         if version < request.sub_version:
             remark = f"the consumer filter data is not latest: {version} < {request.sub_version}"
             raise ReplyError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
-        if not self._settings.current.enable_property_filter:
+        if not self.settings.current.enable_property_filter:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, unsupported_remark(expression_type, False))
         return registered.sql
 

@@ -10,6 +10,7 @@ not stored. Stored replies are a log only; no consumer delivers them, so respons
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from ariane.broker.collaborators import ClientRequests, StoreListener
 from ariane.broker.config.dynamic_config import DynamicConfig
@@ -34,29 +35,18 @@ log = logging.getLogger("ariane.broker")
 PUSH_MS = 10_000  # timeout of a push to the requester
 
 
+@dataclass(frozen=True, kw_only=True)
 class ReplyMessageHandler:
     """Pushes replies to the clients that wait for them."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        targets: SendTargets,
-        members: GroupMembers,
-        clients: ClientRequests,
-        store: MessageStore,
-        store_host: bytes,
-        listener: StoreListener,
-        clock: Clock,
-    ) -> None:
-        self._settings = settings  # region and trace switch, which replies contain
-        self._targets = targets  # checks the topic as for a send
-        self._members = members  # finds the requester by its client id
-        self._clients = clients  # pushes the reply to the requester
-        self._store = store  # stores the reply as well, if storeReplyMessageEnable
-        self._store_host = store_host  # packed address of this broker
-        self._listener = listener  # dispatches the stored reply
-        self._clock = clock  # time of the push
+    settings: DynamicConfig  # region and trace switch, which replies contain
+    targets: SendTargets  # checks the topic as for a send
+    members: GroupMembers  # finds the requester by its client id
+    clients: ClientRequests  # pushes the reply to the requester
+    store: MessageStore  # stores the reply as well, if storeReplyMessageEnable
+    store_host: bytes  # packed address of this broker
+    listener: StoreListener  # dispatches the stored reply
+    clock: Clock  # time of the push
 
     def reply(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_REPLY_MESSAGE_V2."""
@@ -67,11 +57,11 @@ class ReplyMessageHandler:
         return self._reply(decode_header(command, SendMessage, LONG_NAMES), command.body, peer)
 
     def _reply(self, request: SendMessage, body: bytes, peer: Peer) -> HandlerResult:
-        config = self._settings.current
+        config = self.settings.current
         context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
         try:
-            topic = self._targets.topic(request)
-            queue_id = self._targets.queue_id(request, topic)
+            topic = self.targets.topic(request)
+            queue_id = self.targets.queue_id(request, topic)
         except ReplyError as error:
             return Reply(error.code, context, error.remark)
         property_map = properties.decode(request.properties) if request.properties else {}
@@ -80,15 +70,15 @@ class ReplyMessageHandler:
     async def _push_and_store(self, message: IncomingMessage, context: dict[str, str]) -> Reply:
         fault = await self._push(message)
         stored = {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0"}
-        if self._settings.current.store_reply_message_enable:
+        if self.settings.current.store_reply_message_enable:
             try:
-                result = self._store.put(_draft(message))
+                result = self.store.put(_draft(message))
             except ArianeError as error:
                 requester = message.properties.get(names.REPLY_TO_CLIENT)
                 log.warning("Could not store a reply to %s: %s", requester, error)
             else:
-                self._listener.on_stored()
-                stored["msgId"] = ids.offset_message_id(self._store_host, result.offset)
+                self.listener.on_stored()
+                stored["msgId"] = ids.offset_message_id(self.store_host, result.offset)
                 stored["queueOffset"] = str(result.queue_offset)
         if fault:
             return Reply(ResponseCode.SYSTEM_ERROR, context | stored, fault)
@@ -104,10 +94,10 @@ class ReplyMessageHandler:
         client_id = property_map.get(names.REPLY_TO_CLIENT)
         if not client_id:
             return f"reply message property[{names.REPLY_TO_CLIENT}] is null"
-        member = self._members.find_producer(client_id)
+        member = self.members.find_producer(client_id)
         if member is None:
             return f"push reply message fail, channel of <{client_id}> not found."
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         property_map[names.PUSH_REPLY_TIME] = str(now_ms)
         header = PushReply(
             producer_group=request.producer_group,
@@ -119,7 +109,7 @@ class ReplyMessageHandler:
             born_ms=request.born_ms,
             flag=request.flag,
             born_host=message.peer.addr,
-            store_host=host.text(self._store_host),
+            store_host=host.text(self.store_host),
             store_ms=now_ms,
             properties=properties.join(property_map),
             reconsume_times=request.reconsume_times,
@@ -127,7 +117,7 @@ class ReplyMessageHandler:
         )
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         try:
-            response = await self._clients.request(
+            response = await self.clients.request(
                 member.peer_id, code, encode_header(header), message.body, timeout_ms=PUSH_MS
             )
         except ArianeError as error:

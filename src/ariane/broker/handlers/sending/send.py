@@ -13,6 +13,7 @@ A delayed message is redirected to a delay topic (`delayed_delivery`), a transac
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -85,33 +86,20 @@ class TimerRecall(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
 class SendHandler:
     """Stores single messages and batches, and replies with their ids."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        targets: SendTargets,
-        store: MessageStore,
-        store_host: bytes,
-        delays: DelayScheduler,
-        durability: Durability,
-        transactions: TransactionService,
-        recalls: TimerRecall,
-        stats: BrokerStats,
-        slaves: SlaveAcknowledgement | None = None,
-    ) -> None:
-        self._settings = settings  # permissions, limits, region
-        self._targets = targets  # resolves and checks topic and queue
-        self._store = store  # assigns log offset, queue offset and store time
-        self._store_host = store_host  # packed address of this broker: the first half of each message id
-        self._delays = delays  # redirects delayed messages
-        self._durability = durability  # waits for the flush in synchronous mode
-        self._transactions = transactions  # redirects half messages
-        self._recalls = recalls  # for sends that cancel a timer (TIMER_DEL_UNIQKEY)
-        self._stats = stats  # puts, put times and rejections
-        self._slaves = slaves  # None unless this is a SYNC_MASTER
+    settings: DynamicConfig  # permissions, limits, region
+    targets: SendTargets  # resolves and checks topic and queue
+    store: MessageStore  # assigns log offset, queue offset and store time
+    store_host: bytes  # packed address of this broker: the first half of each message id
+    delays: DelayScheduler  # redirects delayed messages
+    durability: Durability  # waits for the flush in synchronous mode
+    transactions: TransactionService  # redirects half messages
+    recalls: TimerRecall  # for sends that cancel a timer (TIMER_DEL_UNIQKEY)
+    stats: BrokerStats  # puts, put times and rejections
+    slaves: SlaveAcknowledgement | None = None  # None unless this is a SYNC_MASTER
 
     def send(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE.
@@ -126,11 +114,11 @@ class SendHandler:
         return self._send(decode_header(command, SendMessage, LONG_NAMES), command.body, peer)
 
     def _send(self, request: SendMessage, body: bytes, peer: Peer) -> HandlerResult:
-        config = self._settings.current
+        config = self.settings.current
         context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
         try:
-            topic = self._targets.topic(request)
-            queue_id = self._targets.queue_id(request, topic)
+            topic = self.targets.topic(request)
+            queue_id = self.targets.queue_id(request, topic)
             property_map = properties.decode(request.properties) if request.properties else {}
             waits = property_map.get(WAIT, "true") != "false"
             if not request.batch:  # 4.9.4 stores it in the records of a batch
@@ -140,13 +128,13 @@ class SendHandler:
         except ReplyError as error:
             return Reply(error.code, context, error.remark)
         except StoreError as error:
-            self._stats.record_put_failure()
+            self.stats.record_put_failure()
             return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
         except (ProtocolError, MessageRefused) as error:
             return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
-        self._delays.on_stored()
+        self.delays.on_stored()
 
-        results, host = stored.results, self._store_host
+        results, host = stored.results, self.store_host
         context["msgId"] = (
             ids.offset_message_id(host, results[0].offset)
             if len(results) == 1
@@ -154,40 +142,40 @@ class SendHandler:
         )
         context["queueId"] = str(queue_id)
         context["queueOffset"] = str(results[0].queue_offset)
-        flushed = self._durability.wait_flushed(stored.end_offset) if waits else None
+        flushed = self.durability.wait_flushed(stored.end_offset) if waits else None
         if flushed is None:
             self._count(stored)
             reply: Reply | Awaitable[Reply] = Reply(0, context)
         else:
             reply = flushed.then(partial(self._flushed_reply, stored, context))
-        if self._slaves is None or not waits:
+        if self.slaves is None or not waits:
             return reply
-        return _reply_when_replicated(self._slaves.wait_replicated(stored.end_offset), reply, context)
+        return _reply_when_replicated(self.slaves.wait_replicated(stored.end_offset), reply, context)
 
     # --- storing ---
 
     def _store_single(self, message: IncomingMessage, context: dict[str, str]) -> StoredMessages:
         """Append one message; add its recall handle to the response if it is a timer."""
         draft = self._draft_single(message)
-        started = self._stats.timer()
+        started = self.stats.timer()
         property_map = message.properties
         if TIMER_DEL_UNIQKEY in property_map:
             # A client without RECALL_MESSAGE cancels a timer this way: the send itself is not stored as a message.
-            _, result = self._recalls.cancel(property_map[TIMER_DEL_UNIQKEY], message.peer.packed)
+            _, result = self.recalls.cancel(property_map[TIMER_DEL_UNIQKEY], message.peer.packed)
             return StoredMessages(draft, [result], result.offset + result.size, started)
-        result = self._store.put(draft)
+        result = self.store.put(draft)
         if draft.topic == HALF_TOPIC:
-            self._transactions.on_half_stored(result.queue_offset)
+            self.transactions.on_half_stored(result.queue_offset)
         elif draft.topic == TIMER_TOPIC and UNIQ_KEY in property_map:
-            broker, due_ms = self._settings.current.broker_name, draft.tags_code or 0
+            broker, due_ms = self.settings.current.broker_name, draft.tags_code or 0
             topic, unique_key = message.request.topic, property_map[UNIQ_KEY]
             context["recallHandle"] = ids.recall_handle(topic, broker, due_ms, unique_key)
         return StoredMessages(draft, [result], result.offset + result.size, started)
 
     def _store_batch(self, message: IncomingMessage) -> StoredMessages:
         drafts = self._draft_batch(message)
-        started = self._stats.timer()
-        results = self._store.put_batch(drafts)
+        started = self.stats.timer()
+        results = self.store.put_batch(drafts)
         return StoredMessages(drafts[0], results, results[-1].offset + results[-1].size, started)
 
     def _draft_single(self, message: IncomingMessage) -> RecordDraft:
@@ -196,7 +184,7 @@ class SendHandler:
         name, queue_id = topic.topic_name, message.queue_id
         reconsume_times = request.reconsume_times or 0
         if name.startswith(RETRY_PREFIX):
-            name, queue_id = self._targets.retry_target(request, queue_id)
+            name, queue_id = self.targets.retry_target(request, queue_id)
             if name != topic.topic_name:
                 delayed_delivery.remove_delay(property_map)  # a dead letter is stored without a further delay
         is_half = _is_half_message(property_map, request.topic, reconsume_times)
@@ -204,7 +192,7 @@ class SendHandler:
             self._check_half_message(message)
         else:
             _check_transaction_bits(property_map, request.sys_flag)
-        property_map[CLUSTER] = self._settings.current.broker_cluster_name
+        property_map[CLUSTER] = self.settings.current.broker_cluster_name
         draft = RecordDraft(
             topic=name,
             queue_id=queue_id,
@@ -218,18 +206,18 @@ class SendHandler:
             reconsume_times=reconsume_times,
         )
         if is_half:
-            return self._transactions.redirect(draft, property_map)
-        return self._delays.schedule(draft, property_map)
+            return self.transactions.redirect(draft, property_map)
+        return self.delays.schedule(draft, property_map)
 
     def _draft_batch(self, message: IncomingMessage) -> list[RecordDraft]:
         request, topic = message.request, message.topic
         if topic.topic_name.startswith(RETRY_PREFIX):
             raise ProtocolError("a batch cannot be sent to a retry topic")
-        max_bytes = self._settings.current.max_message_size
+        max_bytes = self.settings.current.max_message_size
         if len(message.body) > max_bytes:
             raise ProtocolError(f"a batch of {len(message.body)} bytes, at most {max_bytes} are allowed")
         _check_batch_entry(message.properties, request.sys_flag)
-        cluster, sys_flag, drafts = self._settings.current.broker_cluster_name, _stored_sys_flag(message), []
+        cluster, sys_flag, drafts = self.settings.current.broker_cluster_name, _stored_sys_flag(message), []
         # 5.x clients give the batch an id, too; stored, it would replace that of each message.
         common = {name: value for name, value in message.properties.items() if name != UNIQ_KEY}
         size = 0
@@ -268,7 +256,7 @@ class SendHandler:
 
     def _check_half_message(self, message: IncomingMessage) -> None:
         """Validate a half message and add to its properties what its commit needs."""
-        config, request, property_map = self._settings.current, message.request, message.properties
+        config, request, property_map = self.settings.current, message.request, message.properties
         if config.reject_transaction_message:
             remark = (
                 f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
@@ -289,7 +277,7 @@ class SendHandler:
             is_flushed = flushed.result()
         except FlushFailed as error:
             # The record may be lost with the disk: the response must not carry the id of a message that may not exist.
-            self._stats.record_put_failure()
+            self.stats.record_put_failure()
             context = {name: context[name] for name in ("MSG_REGION", "TRACE_ON")}
             return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
         self._count(stored)
@@ -298,7 +286,7 @@ class SendHandler:
         return Reply(ResponseCode.SUCCESS if is_flushed else ResponseCode.FLUSH_DISK_TIMEOUT, context)
 
     def _count(self, stored: StoredMessages) -> None:
-        stats, first, results = self._stats, stored.first, stored.results
+        stats, first, results = self.stats, stored.first, stored.results
         size = stored.end_offset - results[0].offset
         if first.topic == SCHEDULE_TOPIC:
             stats.record_delayed_send(first.queue_id, len(results), size)

@@ -11,6 +11,7 @@ topic) and ORIGIN_MESSAGE_ID (the offset id of the first record) name its origin
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from ariane.broker.collaborators import Durability, ReturnedMessageStore
 from ariane.broker.config.dynamic_config import DynamicConfig
@@ -41,50 +42,41 @@ FIRST_DELAY_LEVEL = 3  # 10 s: of the first attempt if the client leaves the lev
 CLIENT_MAXIMUM_SINCE = 121  # version ordinal (V3_4_9) from which a client's maxReconsumeTimes counts
 
 
+@dataclass(frozen=True, kw_only=True)
 class SendBackHandler:
     """Stores messages that consumers send back."""
 
-    def __init__(
-        self,
-        *,
-        settings: DynamicConfig,
-        topics: TopicRegistry,
-        groups: GroupRegistry,
-        store: MessageStore,
-        returned: ReturnedMessageStore,
-        durability: Durability,
-    ) -> None:
-        self._settings = settings  # permission of the broker
-        self._topics = topics  # creates the group's retry and dead-letter topics
-        self._groups = groups  # retry limit and queues of the group
-        self._store = store  # where the returned record is read
-        self._returned = returned  # where its successor is stored
-        self._durability = durability  # waits for the flush in synchronous mode
+    settings: DynamicConfig  # permission of the broker
+    topics: TopicRegistry  # creates the group's retry and dead-letter topics
+    groups: GroupRegistry  # retry limit and queues of the group
+    store: MessageStore  # where the returned record is read
+    returned: ReturnedMessageStore  # where its successor is stored
+    durability: Durability  # waits for the flush in synchronous mode
 
     def send_back(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle CONSUMER_SEND_MSG_BACK. The reply is as durable as that of a send."""
         request = decode_header(command, ConsumerSendMsgBack)
         group = self._group(request.group)
-        config = self._settings.current
+        config = self.settings.current
         if not config.broker_permission & PERM_WRITE:
             raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_name}] may not be written to")
         if group.retry_queue_nums <= 0:
             return Reply()  # the group is configured without retries: its failed messages are dropped
-        data = self._store.read_record(request.offset)
+        data = self.store.read_record(request.offset)
         if data is None:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
         max_times = group.retry_max_times
         if command.version >= CLIENT_MAXIMUM_SINCE and request.max_reconsume_times is not None:
             max_times = request.max_reconsume_times
-        result = self._returned.store_returned(self._draft(group, request, record.decode(data), max_times))
-        self._returned.on_stored()
-        flushed = self._durability.wait_flushed(result.offset + result.size)
+        result = self.returned.store_returned(self._draft(group, request, record.decode(data), max_times))
+        self.returned.on_stored()
+        flushed = self.durability.wait_flushed(result.offset + result.size)
         return Reply() if flushed is None else flushed.then(_flushed_reply)
 
     def _group(self, name: str) -> SubscriptionGroupConfig:
         if fault := group_name_fault(name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-        group = self._groups.get_or_create(name)
+        group = self.groups.get_or_create(name)
         if group is None:
             remark = f"subscription group not exist, {name}; create it, or set autoCreateSubscriptionGroup"
             raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -99,12 +91,10 @@ class SendBackHandler:
         property_map.setdefault(names.ORIGIN_MESSAGE_ID, ids.offset_message_id(failed.store_host, failed.offset))
         property_map[names.WAIT] = "false"
         if failed.reconsume_times >= max_times or request.delay_level < 0:
-            topic = _writable(self._topics.get_or_create_internal(dlq_topic(group.group_name), 1))
+            topic = _writable(self.topics.get_or_create_internal(dlq_topic(group.group_name), 1))
             queue_id, level = 0, 0
         else:
-            topic = _writable(
-                self._topics.get_or_create_internal(retry_topic(group.group_name), group.retry_queue_nums)
-            )
+            topic = _writable(self.topics.get_or_create_internal(retry_topic(group.group_name), group.retry_queue_nums))
             queue_id = random.randrange(group.retry_queue_nums)  # noqa: S311 - spreads load, hides nothing
             level = request.delay_level or FIRST_DELAY_LEVEL + failed.reconsume_times
         property_map[names.DELAY] = str(level)
