@@ -68,11 +68,7 @@ class NativeFailure:
 
 
 class NativeCore:
-    """The native implementation. [Implementation]
-
-    Args:
-        module: What `load_native` returned.
-    """
+    """The native implementation. [Implementation]"""
 
     def __init__(self, module: Any) -> None:
         self._module = module

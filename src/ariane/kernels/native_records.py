@@ -37,7 +37,6 @@ class NativeRecords:
     """Finds and decodes records with `ariane_native`.
 
     Args:
-        module: The module `ariane_native`.
         on_failure: Called if the native code fails.
     """
 

@@ -46,12 +46,7 @@ _BOUNDS_S = tuple(bound / 1000 for bound in FINE_BOUNDS_MS)
 
 
 class BrokerSource:
-    """Reads the metrics of one broker.
-
-    Args:
-        services: The services of the broker.
-        runtime: Its runtime information.
-    """
+    """Reads the metrics of one broker."""
 
     def __init__(self, services: BrokerServices, runtime: RuntimeInfoHandler) -> None:
         self._services = services

@@ -60,13 +60,7 @@ NAME_SERVER_METRICS: MetricTable = {
 
 
 class NameServerSource:
-    """Reads the metrics of one name server.
-
-    Args:
-        routes: Its route table.
-        server: Its server.
-        now_ms: Monotonic time in ms, as in the route table.
-    """
+    """Reads the metrics of one name server."""
 
     def __init__(self, routes: RouteTable, server: RemotingServer, now_ms: Callable[[], float]) -> None:
         self._routes = routes

@@ -37,9 +37,6 @@ def history(home: Path, since_ms: int, until_ms: int, group: str | None = None) 
     """Return series by name: tps_in, tps_out, tps_slaves, lag. Values are None where they are unknown.
 
     Args:
-        home: Directory of the tables.
-        since_ms: Start of the range, ms since the epoch.
-        until_ms: Its end.
         group: The consumer group; None: all. `tps_in` is that of all topics.
     """
     bucket = bucket_ms(since_ms, until_ms)

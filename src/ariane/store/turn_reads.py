@@ -25,8 +25,6 @@ class TurnReads:
     """Finds what the pulls of a turn read, one topic after another.
 
     Args:
-        log: The log with the records.
-        queues: All queues.
         dispatcher: Writes the entries that a reader is to see.
         find_readable: Returns a queue with all messages that a consumer may see; None if it does not exist.
     """

@@ -44,13 +44,7 @@ class AclState(NamedTuple):
 
 
 class AccessControl:
-    """Checks requests by the accounts in the files below `home`.
-
-    Args:
-        home: The directory rocketmqHome.
-        executor: Runs everything that blocks on the disk.
-        now_ms: Wall-clock time, for the versions of files.
-    """
+    """Checks requests by the accounts in the files below `home`."""
 
     def __init__(self, home: Path, executor: Executor, now_ms: Callable[[], int]) -> None:
         # The file that ACL requests change; created if it does not exist.

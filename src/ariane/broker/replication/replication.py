@@ -156,11 +156,7 @@ async def follow_master(
     """Follow the master's log until cancelled.
 
     Args:
-        config: The configuration of this slave.
-        replica: The log of this slave.
         master_address: Returns the master's replication address, "" while it is unknown.
-        refresh_master: Requests the address from the name servers again.
-        on_stored: Called after new bytes were stored.
     """
     reported = ""
     while True:

@@ -103,7 +103,6 @@ class GroupRegistry:
         """Delete a group.
 
         Args:
-            name: The group.
             offsets: Whether the caller also deletes its offsets, which is recorded in the same change.
         """
         version = self._version.next(self._now_ms()) if name in self._groups else None

@@ -34,9 +34,6 @@ def refuse_loss(disk: Disk, root: str, builtin: Collection[str], *, restores: bo
     """Check that the topics of a store are stored, before the start changes anything.
 
     Args:
-        disk: The file system.
-        root: The store directory.
-        builtin: Topics that every broker has.
         restores: Whether the caller calls `restore_topics`.
 
     Raises:

@@ -47,8 +47,6 @@ def decide_check(half: HalfMessageState, now_ms: int, time_out_ms: int, checks_m
     The immunity only delays the first check: a half message that was checked once is checked in every round.
 
     Args:
-        half: The half message.
-        now_ms: The broker's time.
         time_out_ms: Age at the first check, for messages without an immunity of their own.
         checks_max: Checks after which a half message is discarded.
     """

@@ -50,12 +50,9 @@ class StatsRecorder:
     """Samples and prints the statistics of a broker.
 
     Args:
-        stats: The statistics.
         put_total: Returns the number of messages that the store took since its start.
         journal: The file stats.log; None: nothing is printed to it.
-        clock: Time and sleep.
         fallbehind_max: Lag in bytes of log above which a group is disabled; None: none is.
-        groups: Disables them.
     """
 
     def __init__(

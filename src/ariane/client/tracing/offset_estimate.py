@@ -43,11 +43,7 @@ class OffsetSample(NamedTuple):
 
 
 class OffsetEstimate:
-    """Bounds of one broker's clock - this client's clock.
-
-    Args:
-        now: Current instant.
-    """
+    """Bounds of one broker's clock - this client's clock."""
 
     def __init__(self, now: Instant) -> None:
         self._gap_ms = _gap_ms(now)  # between wall and monotonic clock: changes when the wall clock is set

@@ -225,19 +225,9 @@ async def replay(
     stop: asyncio.Event | None = None,
     on_progress: Callable[[ReplayResult], None] = lambda _: None,
 ) -> ReplayResult:
-    """Send all messages that the journal does not contain as sent.
+    """Send all messages that the journal does not contain as sent, to `topic` or to the original topic of each.
 
     If servers become unavailable, or `stop` is set, the remaining messages are recorded as unsent.
-
-    Args:
-        originals: the messages.
-        target: the cluster to send to.
-        journal: storage of the outcomes.
-        topic: target topic; None for the original topic of each message.
-        pace: rate limit.
-        clock: time of the outcomes.
-        stop: ends the replay early.
-        on_progress: called after each chunk.
 
     Raises:
         ConfigError: `topic` does not exist.

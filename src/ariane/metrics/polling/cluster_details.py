@@ -129,14 +129,7 @@ class KnownAge(NamedTuple):
 
 
 class DetailRounds:
-    """Detail rounds, one after the other.
-
-    Args:
-        peers: Sends the requests.
-        timeout_ms: Time limit of one request.
-        scope: What to request.
-        clock: Replaced by tests.
-    """
+    """Detail rounds, one after the other."""
 
     def __init__(self, peers: Requester, *, timeout_ms: float, clock: Clock, scope: PollScope = EXPORTER_SCOPE) -> None:
         self._peers = peers  # connections to the brokers

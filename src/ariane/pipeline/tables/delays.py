@@ -43,8 +43,6 @@ def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DEL
     """Return rows with the columns of DELAYS and `bucket`.
 
     Args:
-        messages: table `messages` with `bucket`.
-        marks: table `position_marks` with `bucket`.
         levels_ms: the brokers' messageDelayLevel, in ms.
     """
     once = messages.dropDuplicates([*ID, "topic", "commit_log_offset"])

@@ -43,8 +43,6 @@ def compress(body: bytes, algorithm: Algorithm = "zlib", level: int = COMPRESS_L
     """Return the compressed body, and the bits of the sysFlag that say so.
 
     Args:
-        body: The body.
-        algorithm: How to compress it.
         level: Of zlib, from 1 (fast) to 9 (small); the other algorithms are fast at any rate.
 
     Raises:

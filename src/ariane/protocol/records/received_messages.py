@@ -28,8 +28,6 @@ def to_received_message(
     If the body cannot be expanded, the message carries the stored bytes and unchanged flags, and `body_error` says why.
 
     Args:
-        stored: The record.
-        properties: Its properties.
         queue: Queue that it was read from, as the application names it.
         unwrap: Returns the application's name of a topic; None: that of the record.
     """

@@ -49,8 +49,6 @@ def decode_header(command: Command, kind: type[T], names: Mapping[str, str] | No
     """Decode the extFields of `command` into a `kind`.
 
     Args:
-        command: The request or response.
-        kind: The Struct of its header class.
         names: Wire names of an older header form -> names of `kind`.
 
     Raises:

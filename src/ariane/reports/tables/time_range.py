@@ -63,10 +63,7 @@ def covered_range(
     """Return the part of a time range that a table of traces covers.
 
     Args:
-        home: directory of the tables.
         table: the table that the report reads.
-        since_ms: start of the requested range.
-        until_ms: end of the requested range.
         as_of_ms: time up to which the table is complete; None without data.
         least_minutes: duration of the table's rows, and minimum duration of a bucket.
     """

@@ -98,13 +98,7 @@ class BrokerResponse(NamedTuple):
 
 
 class BlockingCluster:
-    """Name servers and brokers of one cluster, accessed with one set of access options.
-
-    Args:
-        access: Addresses, credentials, TLS, time limits.
-        sleep: Waits between retries; replaced in tests.
-        monotonic: Clock in seconds; replaced in tests.
-    """
+    """Name servers and brokers of one cluster, accessed with one set of access options."""
 
     def __init__(
         self,

@@ -97,10 +97,6 @@ def read_range(
     """Return the rows of a range in order.
 
     Args:
-        cluster: Client of the brokers.
-        offset_range: Entries to read.
-        options: Options of the source.
-        columns: Columns of the rows.
         by_time: Whether to return only rows whose store time is between the starting and the ending timestamp.
 
     Raises:

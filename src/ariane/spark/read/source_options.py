@@ -113,7 +113,6 @@ def parse(options: Mapping[str, str], now_ms: int | None = None) -> SourceOption
     """Parse and validate options.
 
     Args:
-        options: Option names (case-insensitive) and texts.
         now_ms: Current time, to reject a start in the future; default: the system clock.
 
     Raises:

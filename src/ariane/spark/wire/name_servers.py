@@ -37,7 +37,6 @@ class BlockingNameServerClient:
     """Sends requests to the first of several name servers that can answer them.
 
     Args:
-        send: Sends requests to one address.
         addrs: Addresses, `host:port`, in the order in which they are tried.
     """
 

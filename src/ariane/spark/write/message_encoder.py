@@ -98,10 +98,7 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
     """Encode the rows of `batch`.
 
     Args:
-        batch: Rows with the columns of the sink.
-        ids: Identifiers of the partition's rows.
         first_sequence: Sequence number of the first row.
-        options: Options of the sink.
 
     Raises:
         MessageRefused: a row cannot be sent; the message names the row and what to change.

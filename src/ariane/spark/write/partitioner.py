@@ -56,8 +56,6 @@ class Partitioner:
     """Turns the rows of one partition into requests.
 
     Args:
-        options: Options of the sink.
-        ids: Identifiers of the partition's rows.
         partition: Number of the partition; partitions start at different queues.
         queues: Returns the writable queues of a topic; the result must not change during the task.
     """

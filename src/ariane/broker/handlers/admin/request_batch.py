@@ -27,12 +27,7 @@ SLICE = 32  # requests without a pause: less than a millisecond for statistics
 
 
 class RequestBatchHandler:
-    """Serves batches.
-
-    Args:
-        handlers: Those of the codes that a batch may contain.
-        clock: Bounds the duration of a page.
-    """
+    """Serves batches."""
 
     def __init__(self, handlers: Mapping[int, Handler], clock: Clock) -> None:
         self._handlers = handlers
