@@ -58,12 +58,12 @@ class BrokerServices:
     """Public address, ip:port."""
     store_host: bytes
     """The same, packed as in records."""
-    clock: Clock  # wall and monotonic time
-    disk: Disk  # the file system, replaced by tests
-    store: MessageStore  # messages
+    clock: Clock
+    disk: Disk
+    store: MessageStore
     state: PersistentState
     """Topics, groups, offsets, filters, locks."""
-    stats: BrokerStats  # counters
+    stats: BrokerStats
     recorder: StatsRecorder  # samples the counters and the delay of the event loop
     dispatcher: PostStoreDispatcher  # wakes held pulls and slaves after each append
     flusher: Flusher  # makes appended records durable

@@ -56,7 +56,7 @@ class FileCleaner:
     ) -> None:
         self._config = config  # hour, age and disk usage at which files are removed
         self._store = store  # files to remove; also the switch that rejects writes
-        self._disk = disk  # usage of the file system
+        self._disk = disk
         self._flusher = flusher  # a checkpoint records the new start of the log before files are removed
         self._executor = executor  # removals block
         self._stored = on_stored  # see `on_stored`

@@ -33,7 +33,7 @@ class QueueRecords(NamedTuple):
     """The records of one queue in a run that get an entry."""
 
     topic: bytes  # undecoded
-    queue_id: int  # within the topic
+    queue_id: int
     queue_offset: int  # of the first record
     is_consecutive: bool  # each has the queue offset after that of the record before it
     entries: bytes  # `ENTRY` each. In a delay topic their tags codes are not final: they depend on the settings.

@@ -48,7 +48,7 @@ class ScannedRecord(NamedTuple):
     offset: int  # in the commit log
     size: int  # bytes of the whole record
     topic: bytes  # undecoded: most scans only compare it
-    queue_id: int  # within the topic
+    queue_id: int
     queue_offset: int  # number of its entry
     sys_flag: int  # transaction bits decide whether it gets an entry
     store_ms: int  # by the broker's clock

@@ -147,7 +147,7 @@ class _RunBuilder:
         self._queues: dict[tuple[str, int], _OpenQueue] = {}  # by topic and queue id
         self._known_queues: dict[tuple[str, str], _OpenQueue] = {}  # the same by the text of the queue id
         self._records: list[bytes] = []  # next to each other in the log
-        self._keys: list[KeyValues] = []  # of the records
+        self._keys: list[KeyValues] = []
         self._responses: list[str] = []  # in Latin-1
 
     def add_known(self, layout: SendLayout, match: re.Match[str], body: bytes) -> bool:

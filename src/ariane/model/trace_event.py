@@ -44,7 +44,7 @@ class ConsumeStartEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     timestamp_ms: int  # by the client's clock
     region: str  # of the broker
-    group: str  # consumer group
+    group: str
     request_id: str
     message_id: str  # unique id, or the offset id of a message without one
     retry_times: int  # 0 at the first delivery

@@ -39,7 +39,7 @@ class RoundPacer:
     def __init__(self, path: Path, interval_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path  # file of the number
-        self._monotonic = monotonic  # clock in seconds
+        self._monotonic = monotonic
         self._number = 0  # of changes since the start
         self._wait_s = interval_s  # from the next change to the one after it
         self._max_wait_s = max_wait_s(interval_s)  # bound of `_wait_s`

@@ -36,7 +36,7 @@ RECENT_MS = 600_000  # maximum age of the state of a broker
 class GroupSnapshot(NamedTuple):
     """A group in a topic in one minute, summed over all brokers. None means unknown."""
 
-    group: str  # consumer group
+    group: str
     topic: str  # topic that the group consumes; %RETRY%<group> is a row of its own
     minute: datetime  # start of the minute that all values belong to
     lag: int | None  # messages between the committed and the max offsets

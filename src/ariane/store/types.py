@@ -112,7 +112,7 @@ class RecordDraft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     topic: str  # where it is stored: for delayed and half messages an internal topic
-    queue_id: int  # within the topic
+    queue_id: int
     body: bytes  # as stored, possibly compressed
     born_ms: int  # by the client's clock
     born_host: bytes  # packed address of the client
@@ -164,7 +164,7 @@ class GetResult(msgspec.Struct, frozen=True):
     """Result of a read: records as stored, one after another, and the offset to continue at."""
 
     status: GetStatus  # found, or the reason why not
-    body: bytes  # the records
+    body: bytes
     sizes: tuple[int, ...]  # bytes of each record
     next_offset: int  # where to continue; may skip filtered or removed entries
     min_offset: int  # first offset of the queue

@@ -105,7 +105,7 @@ class PersistentState:
         # Survive a restart, so that no second consumer gets a queue whose lock is still trusted.
         self.locks = QueueLocks(saved.lock_table(), monotonic_ms(), record=self._record_lock)
         self._monotonic_ms = monotonic_ms  # expiry of locks: a wall clock may be set
-        self._disk = disk  # replaced by tests
+        self._disk = disk
         self._directory = config.config_dir  # config/ below the store directory
         self._executor = executor
         self._unsaved = set(saved.unsaved)  # names of documents that lack changes

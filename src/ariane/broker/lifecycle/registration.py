@@ -108,7 +108,7 @@ class Registration:
         self._addr = addr  # public address for clients
         self._ha_addr = ha_addr  # address for slaves
         self._topics = topics  # the table to register, and its version
-        self._peers = peers  # connections to name servers
+        self._peers = peers
         self._tasks = tasks  # registrations run without delaying requests
         self._now_ms = now_ms  # versions of the table
         self._filter_servers = filter_servers  # addresses of Java's filter servers, which register with their broker

@@ -55,7 +55,7 @@ class WriteProtection:
     """Measures how long sends take, and rejects them while the disk is too slow."""
 
     def __init__(self, *, settings: DynamicConfig, store: MessageStore, clock: Clock) -> None:
-        self._settings = settings  # time limits
+        self._settings = settings
         self._store = store  # bytes of the log that are unflushed
         self._clock = clock  # monotonic, to time sends
         self._reject_until = 0.0  # by the monotonic clock

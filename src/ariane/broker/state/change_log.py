@@ -81,7 +81,7 @@ class ChangeLog:
     """
 
     def __init__(self, disk: Disk, directory: str, loaded: LoadedChanges, executor: Executor, *, is_sync: bool) -> None:
-        self._disk = disk  # replaced by tests
+        self._disk = disk
         self._directory = directory  # config/ below the store directory
         self._executor = executor
         self._is_sync = is_sync

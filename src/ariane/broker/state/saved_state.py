@@ -49,7 +49,7 @@ class SavedState:
     """The state that the last process left. Call `load` first, once the store directory is locked."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk  # replaced by tests
+        self._disk = disk
         self._directory = directory  # config/ below the store directory
         self.topics = TopicTable()  # this and the following are filled by `load`
         self.groups = SubscriptionGroupTable()  # by name

@@ -38,10 +38,10 @@ class OffsetStore:
     is_local = False  # True if offsets are stored on this machine instead of at the brokers
 
     def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: float) -> None:
-        self._peers = peers  # connections to brokers
+        self._peers = peers
         self._routes = routes  # finds the broker of a queue
         self._group = group  # offsets are stored by group, topic and queue
-        self._timeout_ms = timeout_ms  # of one request
+        self._timeout_ms = timeout_ms
         # Consumed offsets, and those of the last successful commits.
         self._consumed: dict[MessageQueue, int] = {}
         # Those of the last successful commits: an unchanged offset is not sent again.

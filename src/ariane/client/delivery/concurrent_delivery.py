@@ -46,7 +46,7 @@ class ConcurrentDelivery:
         self._offsets = offsets  # receives the consumed offset of a queue after each chunk
         self._send_back = send_back  # what happens to messages of a failed call
         self._settings = settings  # number of workers, messages per call, delay of local retries
-        self._clock = clock  # tests replace it
+        self._clock = clock
         # Shared by the workers; None: no limit.
         self._limiter = RateLimiter(settings.rate_max, clock) if settings.rate_max else None
         self._tasks = BackgroundTasks("delivery")  # the workers

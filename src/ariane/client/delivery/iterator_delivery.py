@@ -58,7 +58,7 @@ class IteratorDelivery:
         """True when loops must end instead of receiving more messages."""
         self._services = services  # offsets, send-back, events and counters
         self._options = services.options  # group, settings, and whether queues are orderly
-        self._clock = services.instance.clock  # tests replace it
+        self._clock = services.instance.clock
         self._is_paused = is_paused  # whether the application paused a queue
         self._limiter = RateLimiter(self._options.settings.rate_max, self._clock)  # shared by all loops
         self._tasks = BackgroundTasks("delivery")  # deadlines, redeliveries, messages that no loop receives

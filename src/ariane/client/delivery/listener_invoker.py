@@ -121,7 +121,7 @@ class ListenerInvoker:
         self._rates = rates  # counters for tools; None: not counted
         self._events = events  # called before and after the listener
         self._telemetry = telemetry  # opens a span around each call
-        self._clock = clock  # measures calls
+        self._clock = clock
         self._timeout_s = settings.consume_timeout  # a call that takes longer counts as failed
         # A thread cannot be cancelled. An orderly queue must not start its next call while one runs, so it has no timeout.
         self._waits_for_threads = options.is_orderly

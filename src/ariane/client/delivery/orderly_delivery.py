@@ -53,7 +53,7 @@ class OrderlyDelivery:
         self._offsets = offsets  # receives the consumed offset after each call
         self._send_back = send_back  # what happens to messages that exceeded the retry limit
         self._settings = settings  # messages per call, pause after a failure, retry limit
-        self._clock = clock  # tests replace it
+        self._clock = clock
         self._tasks = BackgroundTasks("delivery")  # owns the tasks below
         # One loop per queue, so that a failing queue does not delay the others.
         self._queue_tasks: dict[ProcessQueue, asyncio.Task[None]] = {}

@@ -10,7 +10,7 @@ class RateLimiter:
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._spacing_s = 1 / per_second if per_second else 0.0  # 0: no limit
-        self._clock = clock  # tests replace it
+        self._clock = clock
         self._free_at = 0.0  # monotonic time at which the next messages may pass
 
     async def wait(self, count: int) -> None:

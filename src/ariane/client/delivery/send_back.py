@@ -54,7 +54,7 @@ class SendBack:
         max_reconsume_times: int,
         namespace: Namespace | None = None,
     ) -> None:
-        self._peers = peers  # connections to brokers
+        self._peers = peers
         self._routes = routes  # finds the master of a message's broker
         self._sender = sender  # sends copies, in the client's own producer group
         self._group = group  # consumer group, whose retry topic receives the copies

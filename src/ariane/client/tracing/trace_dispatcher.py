@@ -118,7 +118,7 @@ class TraceDispatcher:
         self._settings = settings  # topic, limits, and what to do when the queue is full
         # Limits that every record is compared with; a setting is a descriptor, which takes longer to read.
         self._queue_max, self._body_max, self._keys_max = settings.queue_max, settings.body_max, settings.keys_max
-        self._clock = clock  # tests replace it
+        self._clock = clock
         # Trace messages carry the offsets that it measures; None: they carry none.
         self._broker_clocks = broker_clocks
         # Records that wait in a file; None unless `when_full` is "spill".

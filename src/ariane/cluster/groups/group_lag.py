@@ -42,7 +42,7 @@ class QueueLag(NamedTuple):
     """
 
     topic: str  # the group's retry topic is one of its topics, too
-    broker: str  # name of the broker
+    broker: str
     queue_id: int  # unique within topic and broker
     broker_offset: int  # offset after the last message of the queue
     consumer_offset: int | None

@@ -45,7 +45,7 @@ class QueueReset(NamedTuple):
     `new_offset` where the group continues: without force a reset only moves backwards.
     """
 
-    broker: str  # name of the broker
+    broker: str
     queue_id: int  # unique within topic and broker
     broker_offset: int  # offset after the last message of the queue
     consumer_offset: int | None

@@ -282,7 +282,7 @@ class _ChunkSender:
         self._target = target  # sends messages, and knows whether a topic accepts them
         self._journal = journal  # outcomes on disk, written before and after each send
         self._topic = topic  # of all copies; None: each goes to the original's topic
-        self._clock = clock  # time of the outcomes
+        self._clock = clock
         self._faults: dict[str, str | None] = {}  # topic -> why it accepts no message, or None; asked once per topic
         self._broken: set[tuple[str, str]] = set()  # topic and sharding key with a failed message
 

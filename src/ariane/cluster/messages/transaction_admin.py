@@ -52,7 +52,7 @@ class HalfMessage(NamedTuple):
     found (copies of Java brokers do not reference it). `immunity_s` is the producer's text.
     """
 
-    broker: str  # name of the broker
+    broker: str
     addr: str  # of the master, to which `resume_checks` is sent
     topic: str  # to which a commit delivers the message
     queue_id: int  # in that topic; -1 if the record does not name it

@@ -54,7 +54,7 @@ class TopicSummary(NamedTuple):
     """A topic of a cluster, summed over its brokers. `perms`: the permissions that it has on any of them."""
 
     cluster: str  # a topic of two clusters has two summaries
-    topic: str  # its name
+    topic: str
     brokers: tuple[str, ...]  # names of the brokers that have it
     read_queues: int  # sum over its brokers
     write_queues: int  # sum over its brokers

@@ -132,9 +132,9 @@ class DetailRounds:
     """Detail rounds, one after the other."""
 
     def __init__(self, peers: Requester, *, timeout_ms: float, clock: Clock, scope: PollScope = EXPORTER_SCOPE) -> None:
-        self._peers = peers  # connections to the brokers
+        self._peers = peers
         self._scope = scope  # what to request
-        self._timeout_ms = timeout_ms  # of one request
+        self._timeout_ms = timeout_ms
         self._clock = clock  # monotonic times of the parts
         self._brokers: Sequence[ScrapedBroker] = ()  # base values, replaced while a round is in flight
         self._observed_s = 0.0  # when their requests began

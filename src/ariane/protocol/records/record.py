@@ -90,7 +90,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     size: int  # of the whole record, in bytes
     body_crc: int  # as stored; compare with `crc_is_right`
-    queue_id: int  # within the topic
+    queue_id: int
     flag: int  # the application's, uninterpreted
     queue_offset: int  # number in the queue; in a half message, that in the queue of half messages
     offset: int  # in the commit log

@@ -116,7 +116,7 @@ class PullMessage(msgspec.Struct, frozen=True, rename="camel"):
 
     consumer_group: Name  # must exist, or be created on first use
     topic: Name  # the group's heartbeats must subscribe to it, unless the request has an expression
-    queue_id: Int32  # within the topic
+    queue_id: Int32
     queue_offset: Int64  # first wanted offset
     max_msg_nums: Int32  # at most; the broker has limits of its own
     sys_flag: Int32  # bits COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, CLASS_FILTER, LITE_PULL

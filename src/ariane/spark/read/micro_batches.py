@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reject_batch_options(options)
         self._options = options  # options of the query, validated before it starts
         self._columns = columns  # columns of the rows, which Spark fixes when the query starts
-        self._monotonic = monotonic  # clock in seconds; replaced in tests
+        self._monotonic = monotonic
         # Start offsets, computed once: Spark may ask for them again, and brokers move on.
         self._initial: dict[str, Any] | None = None
         self._stop_bounds: QueueBounds | None = None  # AvailableNow: the bounds when the query started

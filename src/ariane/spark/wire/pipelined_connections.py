@@ -41,7 +41,7 @@ class PipelinedConnectionPool:
         self._timeout_ms = timeout_ms  # limit from the enqueueing of a request to its response
         self._credentials = credentials  # sign requests; None without access control
         self._tls = tls  # None: plain connections
-        self._monotonic = monotonic  # clock in seconds; replaced in tests
+        self._monotonic = monotonic
         # By address; a connection that failed is removed and opened again by the next request.
         self._connections: dict[str, BlockingConnection] = {}
         self._read_at: dict[str, float] = {}  # address → time of the last received bytes

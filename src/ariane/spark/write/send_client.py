@@ -80,7 +80,7 @@ class WriteRoutes:
         self._options = options  # retries, and name servers for error messages
         self._name_servers = name_servers  # blocking look-ups on connections of their own
         self._sleep = sleep  # waits between retries; replaced in tests
-        self._monotonic = monotonic  # clock in seconds; replaced in tests
+        self._monotonic = monotonic
         # By topic, fixed at the first use: a key must not change its queue within a task.
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._masters: dict[str, str] = {}  # address by broker name; unlike `_queues` it follows a broker that moved

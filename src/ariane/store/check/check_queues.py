@@ -45,7 +45,7 @@ class _Queue:
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
         self.topic = topic  # for the report, like the queue id
-        self.queue_id = queue_id  # within the topic
+        self.queue_id = queue_id
         self.segments = segments  # files of the queue
         # Entries of one read, because records of one queue follow each other closely.
         self.window = b""
@@ -100,7 +100,7 @@ class QueueChecks:
 
     def __init__(self, files: OpenFiles, root: str) -> None:
         self._files = files  # bounds the number of open files
-        self._root = root  # directory of the queues
+        self._root = root
         self._table: dict[tuple[str, int], _Queue] = {}  # by topic and queue id
         # Queues with a window, oldest first, to bound the memory.
         self._windows: dict[_Queue, None] = {}

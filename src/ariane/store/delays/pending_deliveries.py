@@ -104,7 +104,7 @@ class WrittenRun(NamedTuple):
     """A run that is being written."""
 
     number: int  # part of the file's name
-    path: str  # of the new file
+    path: str
     content: bytes  # encoded entries, for a worker thread
     keys: list[Key]  # the same entries; the first is the run's head once it is durable
     merged: list[int]  # runs whose remaining entries it contains

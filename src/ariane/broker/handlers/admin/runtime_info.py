@@ -57,7 +57,7 @@ class RuntimeInfoHandler:
         self._settings = settings  # addresses and limits that the reply lists
         self._store = store  # positions and sizes
         self._dispatcher = dispatcher  # positions of the delay levels
-        self._disk = disk  # usage of the file systems
+        self._disk = disk
         self._stats = stats  # rates and put times
         self._recorder = recorder  # delay of the event loop
         # Invalid entries of config/ that the start dropped; absent if there were none, as Java has no such key.

@@ -56,8 +56,8 @@ class StatisticsHandler:
     """
 
     config: BrokerConfig  # broker name of the queues in replies
-    addr: str  # public address of this broker
-    topics: TopicRegistry  # number of queues
+    addr: str
+    topics: TopicRegistry
     groups: GroupRegistry  # all groups, also those without offsets
     members: GroupMembers  # connected groups: their subscriptions limit the topics of a reply
     offsets: ConsumerOffsets  # a lag is the max offset minus the committed one

@@ -84,7 +84,7 @@ class PullTurns:
         self._settings = settings  # synchronous or asynchronous mode
         self._filters = filters  # builds the filter of a plan
         self._offsets = offsets  # a pull may commit the group's offset on its way
-        self._store = store  # messages
+        self._store = store
         self._stats = stats  # messages and bytes by group
         self._limits = limits  # how long pulls may be queued, size of a header
         self._changes = changes  # topics and groups that responses may depend on
