@@ -210,13 +210,7 @@ class DeliveryLoop:
             timer.cancel()
 
     def deliver(self, count: int) -> int:
-        """Deliver due messages.
-
-        Args:
-            count: The maximum number.
-
-        Returns:
-            The number of processed entries.
+        """Deliver at most `count` due messages, and return the number of processed entries.
 
         Raises:
             StoreError: the store rejects writes.
@@ -292,10 +286,8 @@ class DeliveryLoop:
 def move_timers(store: MessageStore, log_offset: int) -> int:
     """Append the pending timers below `log_offset` again, before the files up to there are removed.
 
-    Each copy names the record that it replaces, as a delivery does, so that it is delivered once even after a crash.
-
-    Returns:
-        The end of the last copy; 0 if there were no timers.
+    Each copy names the record that it replaces, as a delivery does, so that it is delivered once even after a crash. Return the end
+    of the last copy; 0 if there were no timers.
     """
     end = 0
     for due_ms, number in store.delayed.timers_before(log_offset):

@@ -91,11 +91,7 @@ class GroupMembers:
         self._producer_of: dict[str, dict[tuple[str, int], None]] = {}  # client id → its groups and connections
 
     def heartbeat_consumer(self, data: ConsumerData, member: Member) -> bool:
-        """Apply the heartbeat of a consumer.
-
-        Returns:
-            Whether the other members have to be notified, because a member joined or a subscription was added or removed.
-        """
+        """Apply a consumer's heartbeat. Return whether the others are to be notified: a member joined or a subscription changed."""
         group = self.consumers.get(data.group_name) or ConsumerGroup()
         current = group.members.get(member.peer_id)
         growth = sum(map(_chars, data.subscription_data_set)) - group.subscription_chars

@@ -145,12 +145,10 @@ class TopicRegistry:
         self._publish([name], version)
 
     def create_from_template(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
-        """Create a topic with the settings of a template, and with at most its number of queues.
+        """Create a topic with the settings of a template, and with at most its number of queues, and return it.
 
-        The topic has at least one queue: 4.9.4 creates one without queues on request, which cannot be written to.
-
-        Returns:
-            The topic; None if the template does not exist or must not be inherited from.
+        The topic has at least one queue: 4.9.4 creates one without queues on request, which cannot be written to. Return None if
+        the template does not exist or must not be inherited from.
         """
         template = self._topics.get(template_name)
         if template is None or not template.perm & PERM_INHERIT:

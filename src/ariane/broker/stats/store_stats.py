@@ -146,11 +146,7 @@ class StoreStats:
         self.daily_totals = DailyTotals(former.put_today, put_total, former.got_today, self.transferred)
 
     def rate(self, seconds: int, *columns: str) -> float | None:
-        """Return the rate per second of columns of StoreSample over the last `seconds`.
-
-        Returns:
-            The rate; None if the samples do not reach back so far.
-        """
+        """Return the rate per second of columns of StoreSample over the last `seconds`; None if the samples are younger."""
         samples = self._samples
         if len(samples) <= seconds:
             return None

@@ -30,11 +30,7 @@ class ProducerSelector:
         self._turns: dict[str, int] = {}  # number of the last turn by group
 
     def pick(self, group: str) -> int | None:
-        """Return the connection of the group's next producer.
-
-        Returns:
-            None if no producer is online, BUSY if none of them reads what it is sent.
-        """
+        """Return the connection of the group's next producer; None if none is online, BUSY if none reads what it is sent."""
         online = [peer_id for peer_id in self._members.producers.get(group, ()) if self._server.is_connected(peer_id)]
         if not online:
             return None

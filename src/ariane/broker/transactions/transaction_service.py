@@ -175,15 +175,12 @@ class TransactionService:
             return None
 
     def end_with(self, root: int, newest: int, drafts: list[RecordDraft]) -> int:
-        """Append the successor of a half message, if any, and its op message in one write.
+        """Append the successor of a half message, if any, and its op message in one write, and return the end of the log.
 
         Args:
             root: Queue offset of the first copy.
             newest: Queue offset of the newest copy, which the op message names as 4.9.4 does.
             drafts: The committed or discarded message; empty for a rollback.
-
-        Returns:
-            The end of the log.
         """
         op = half_messages.op_draft(newest, self._clock.now_ms(), self._store_host)
         results = self.store.put_batch([*drafts, op])
@@ -193,11 +190,7 @@ class TransactionService:
         return results[-1].offset + results[-1].size
 
     def put_copy(self, half: Record, table: dict[str, str], root: int | None) -> Record:
-        """Append a copy of a half message with other properties; without a root it starts a new transaction.
-
-        Returns:
-            The copy, as stored.
-        """
+        """Append a copy of a half message with other properties, and return it; without a root it starts a new transaction."""
         draft = half_messages.copy_draft(half, table)
         result = self.store.put(draft)
         self.halves.add_half(result.queue_offset, root)

@@ -185,10 +185,7 @@ class BlockingCluster:
     # --- one queue ---
 
     def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[PulledRecords]:
-        """Pull messages of a queue from several offsets, pipelined.
-
-        Returns:
-            The results up to the first request that failed.
+        """Pull messages of a queue from several offsets, pipelined. Return the results up to the first request that failed.
 
         Raises:
             ArianeError: the pull at the first offset failed.

@@ -101,15 +101,12 @@ class DelayedMessages:
     # --- at start ---
 
     def load(self, delivered: Iterable[int], log_end: int, java_levels: Mapping[int, int]) -> list[str]:
-        """Resume from the saved state and the log.
+        """Resume from the saved state and the log, and return the repairs in words.
 
         Args:
             delivered: offsets of delayed records that the recovered part of the log delivers.
             log_end: end of the recovered log.
             java_levels: positions by level, counted from 1, of Java's delayOffset.json.
-
-        Returns:
-            Repairs, in words.
         """
         state, notes = self._read_state()
         low, high = self._timers.queue_bounds()

@@ -38,14 +38,11 @@ def is_replacement(record: ScannedRecord) -> bool:
 
 
 def overwrite(files: OpenFiles, log: Segments, corrupt: CorruptRange, store_ms: int, directory: str) -> str:
-    """Overwrite a corrupt range; the caller fsyncs the file.
+    """Overwrite a corrupt range, and return a line that says what was done; the caller fsyncs the file.
 
     Args:
         store_ms: store time of the record before the range.
         directory: receives a copy of the former bytes.
-
-    Returns:
-        A line that says what was done.
     """
     last = corrupt.offset % log.size + corrupt.size == log.size
     if not last and corrupt.size < FIXED_SIZE:

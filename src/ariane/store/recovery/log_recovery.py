@@ -58,13 +58,10 @@ CLOCK_SKEW_MAX_MS = 86_400_000  # clocks are hardly ever set back by more than a
 
 
 def refuse_loss(loaded: LoadedStore, *, accept_loss: bool) -> list[str]:
-    """Check that the log has all files it should have, before the start changes anything.
+    """Check that the log has all files it should have, before the start changes anything, and return lines to report.
 
     Args:
         accept_loss: start although messages that were on the disk are missing.
-
-    Returns:
-        Lines to report.
 
     Raises:
         StoreError: the log, or its end, is missing.

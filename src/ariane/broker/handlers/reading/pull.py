@@ -81,11 +81,7 @@ class PullHandler:
     clock: Clock  # hold times
 
     def pull(self, command: Command, peer: Peer) -> HandlerResult:
-        """Handle PULL_MESSAGE and LITE_PULL_MESSAGE.
-
-        Returns:
-            The reply; an awaitable of it if the pull is held.
-        """
+        """Handle PULL_MESSAGE and LITE_PULL_MESSAGE. The reply is an awaitable if the pull is held."""
         request = decode_header(command, PullMessage)
         try:
             record_filter = self.filters.build(request)

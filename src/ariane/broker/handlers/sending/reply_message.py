@@ -85,11 +85,7 @@ class ReplyMessageHandler:
         return Reply(ResponseCode.SUCCESS, context | stored)
 
     async def _push(self, message: IncomingMessage) -> str | None:
-        """Push a reply to its requester; add PUSH_REPLY_TIME to its properties.
-
-        Returns:
-            Why the requester did not get the reply; None if it did.
-        """
+        """Push a reply, with PUSH_REPLY_TIME, to its requester, and return why the requester did not get it; None if it did."""
         request, property_map = message.request, message.properties
         client_id = property_map.get(names.REPLY_TO_CLIENT)
         if not client_id:

@@ -102,11 +102,7 @@ class SendHandler:
     slaves: SlaveAcknowledgement | None = None  # None unless this is a SYNC_MASTER
 
     def send(self, command: Command, peer: Peer) -> HandlerResult:
-        """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE.
-
-        Returns:
-            The reply, or an awaitable of it in synchronous flush mode.
-        """
+        """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE. In synchronous flush mode the reply is an awaitable."""
         return self._send(decode_header(command, SendMessage), command.body, peer)
 
     def send_v1(self, command: Command, peer: Peer) -> HandlerResult:
