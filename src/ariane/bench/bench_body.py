@@ -18,12 +18,9 @@ STAMP_BYTES = STAMP.size
 class Stamp(NamedTuple):
     """Header of a body."""
 
-    sent_s: float
-    """When the message was due, by the monotonic clock of this machine, in seconds."""
-    sender: int
-    """Number of the sender."""
-    sequence: int
-    """Number of the message at its sender, from 0."""
+    sent_s: float  # when the message was due, by the monotonic clock of this machine, in seconds
+    sender: int  # number of the sender
+    sequence: int  # number of the message at its sender, from 0
 
 
 class BodyFactory:

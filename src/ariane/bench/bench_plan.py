@@ -24,14 +24,10 @@ class BenchMode(StrEnum):
 class SendMethod(StrEnum):
     """How messages are sent."""
 
-    SYNC = "sync"
-    """One after another: each waits for the response of the one before."""
-    ASYNC = "async"
-    """Pipelined: `in_flight` sends wait for responses at any time."""
-    BATCH = "batch"
-    """Pipelined batches of `batch` messages."""
-    ONE_WAY = "one-way"
-    """Without responses."""
+    SYNC = "sync"  # one after another: each waits for the response of the one before
+    ASYNC = "async"  # pipelined: `in_flight` sends wait for responses at any time
+    BATCH = "batch"  # pipelined batches of `batch` messages
+    ONE_WAY = "one-way"  # without responses
 
 
 class Role(StrEnum):
@@ -46,48 +42,27 @@ class Role(StrEnum):
 class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A benchmark."""
 
-    mode: BenchMode
-    """What is measured."""
-    namesrv: str
-    """Name server addresses."""
-    topic: str
-    """Topic to send to and to consume."""
-    group: str
-    """Consumer group of consumers and repliers."""
-    run_id: str
-    """Sixteen hexadecimal digits that identify this run in the bodies of its messages."""
-    messages: int = 100_000
-    """Messages over all clients, warm-up included."""
-    warm_up: int = 0
-    """Number of the first messages, over all clients, that are sent or consumed but not measured."""
-    size: int = 128
-    """Size of the body in bytes."""
-    method: SendMethod = SendMethod.ASYNC
-    """How senders send."""
-    in_flight: int = 256
-    """Sends or requests of one client that wait for responses at any time."""
-    batch: int = 32
-    """Messages per batch."""
-    rate: float | None = None
-    """Messages per second over all clients; None: as fast as possible."""
-    clients: int = 1
-    """Number of senders, requesters, or (mode consume) consumers."""
-    consumers: int = 1
-    """Number of consumers (mode both) or repliers (mode request)."""
-    access_key: str = ""
-    """Account for brokers with access control; empty: none."""
-    secret_key: str = ""
-    """Its secret key."""
-    use_tls: bool = False
-    """Whether connections are encrypted."""
-    tls_verify: Verify = "true"
-    """What of the server's certificate is checked."""
-    tls_ca_file: str = ""
-    """PEM file of trusted authorities."""
-    tls_cert_file: str = ""
-    """PEM file of the client certificate."""
-    tls_key_file: str = ""
-    """PEM file of its key."""
+    mode: BenchMode  # what is measured
+    namesrv: str  # name server addresses
+    topic: str  # topic to send to and to consume
+    group: str  # consumer group of consumers and repliers
+    run_id: str  # sixteen hexadecimal digits that identify this run in the bodies of its messages
+    messages: int = 100_000  # messages over all clients, warm-up included
+    warm_up: int = 0  # number of the first messages, over all clients, that are sent or consumed but not measured
+    size: int = 128  # size of the body in bytes
+    method: SendMethod = SendMethod.ASYNC  # how senders send
+    in_flight: int = 256  # sends or requests of one client that wait for responses at any time
+    batch: int = 32  # messages per batch
+    rate: float | None = None  # messages per second over all clients; None: as fast as possible
+    clients: int = 1  # number of senders, requesters, or (mode consume) consumers
+    consumers: int = 1  # number of consumers (mode both) or repliers (mode request)
+    access_key: str = ""  # account for brokers with access control; empty: none
+    secret_key: str = ""  # its secret key
+    use_tls: bool = False  # whether connections are encrypted
+    tls_verify: Verify = "true"  # what of the server's certificate is checked
+    tls_ca_file: str = ""  # PEM file of trusted authorities
+    tls_cert_file: str = ""  # PEM file of the client certificate
+    tls_key_file: str = ""  # PEM file of its key
 
     def client_settings(self) -> ClientSettings:
         """Return the account and TLS as settings of a client instance."""
@@ -126,18 +101,12 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The part of one client process."""
 
-    plan: BenchPlan
-    """The whole benchmark."""
-    role: Role
-    """What this client does."""
-    number: int
-    """Number of the client among those of its role, from 0."""
-    messages: int = 0
-    """Messages to send, warm-up included."""
-    warm_up: int = 0
-    """The first of them, which are not measured. For mode consume: the first that this client receives."""
-    rate: float | None = None
-    """Messages per second of this client."""
+    plan: BenchPlan  # the whole benchmark
+    role: Role  # what this client does
+    number: int  # number of the client among those of its role, from 0
+    messages: int = 0  # messages to send, warm-up included
+    warm_up: int = 0  # the first of them, which are not measured. For mode consume: the first that this client receives
+    rate: float | None = None  # messages per second of this client
 
 
 def share(total: int, number: int, count: int) -> int:

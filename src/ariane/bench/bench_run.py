@@ -37,10 +37,8 @@ POLL_S = 0.1
 class TopicState(NamedTuple):
     """The topic before the benchmark."""
 
-    bounds: dict[MessageQueue, tuple[int, int]]
-    """First offset and end of each queue."""
-    is_created: bool
-    """Whether the benchmark created it."""
+    bounds: dict[MessageQueue, tuple[int, int]]  # first offset and end of each queue
+    is_created: bool  # whether the benchmark created it
 
     @property
     def messages(self) -> int:
@@ -56,24 +54,15 @@ class TopicState(NamedTuple):
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a benchmark."""
 
-    plan: BenchPlan
-    """What was measured. The secret key is not part of it."""
-    host: HostFacts
-    """The machine of the clients."""
-    brokers: tuple[BrokerFacts, ...]
-    """The masters of the topic."""
-    queues: int
-    """Number of queues of the topic."""
-    is_topic_created: bool
-    """Whether the benchmark created the topic."""
-    throughputs: tuple[Throughput, ...]
-    """Measurements by role."""
-    missing: int = 0
-    """Messages that were acknowledged, written or stored before, and did not arrive."""
-    worker_errors: tuple[str, ...] = ()
-    """Clients without measurements, with the reason."""
-    is_interrupted: bool = False
-    """Whether the benchmark was ended early."""
+    plan: BenchPlan  # what was measured. The secret key is not part of it
+    host: HostFacts  # the machine of the clients
+    brokers: tuple[BrokerFacts, ...]  # the masters of the topic
+    queues: int  # number of queues of the topic
+    is_topic_created: bool  # whether the benchmark created the topic
+    throughputs: tuple[Throughput, ...]  # measurements by role
+    missing: int = 0  # messages that were acknowledged, written or stored before, and did not arrive
+    worker_errors: tuple[str, ...] = ()  # clients without measurements, with the reason
+    is_interrupted: bool = False  # whether the benchmark was ended early
 
     @property
     def failed(self) -> int:
@@ -89,14 +78,10 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 class BenchProgress(NamedTuple):
     """State of a running benchmark."""
 
-    sent: int | None
-    """Messages sent or requests answered so far; None if nothing is sent."""
-    received: int | None
-    """Messages received so far; None if nothing is."""
-    failed: int
-    """Failures so far."""
-    total: int
-    """Messages to send, or to receive if nothing is sent."""
+    sent: int | None  # messages sent or requests answered so far; None if nothing is sent
+    received: int | None  # messages received so far; None if nothing is
+    failed: int  # failures so far
+    total: int  # messages to send, or to receive if nothing is sent
 
 
 OnProgress = Callable[[BenchProgress], None]

@@ -21,43 +21,27 @@ UNKNOWN = "unknown"
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that ran the clients."""
 
-    name: str
-    """Host name."""
-    system: str
-    """Operating system and its release."""
-    cpus: int
-    """Number of CPUs that this process may use."""
-    cpu_model: str
-    """Model of the CPU."""
-    memory_bytes: int | None
-    """Size of the memory; None if unknown."""
-    load_average: float | None
-    """Load average of the last minute at the start; None if unknown."""
-    ariane: str
-    """Version of the clients."""
-    python: str
-    """Version of Python."""
+    name: str  # host name
+    system: str  # operating system and its release
+    cpus: int  # number of CPUs that this process may use
+    cpu_model: str  # model of the CPU
+    memory_bytes: int | None  # size of the memory; None if unknown
+    load_average: float | None  # load average of the last minute at the start; None if unknown
+    ariane: str  # version of the clients
+    python: str  # version of Python
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A master of the topic."""
 
-    name: str
-    """Broker name."""
-    cluster: str
-    """Cluster name."""
-    addr: str
-    """Its address."""
-    version: str
-    """Version that it reports; Ariane reports the version of RocketMQ that it implements."""
-    is_ariane: bool | None
-    """Whether it is a broker of Ariane; None if unknown."""
-    flush_mode: str
-    """flushDiskType: SYNC_FLUSH acknowledges after the disk has the message, ASYNC_FLUSH before."""
-    role: str
-    """brokerRole: SYNC_MASTER acknowledges after a slave has the message."""
-    errors: tuple[str, ...] = ()
-    """Why facts are unknown."""
+    name: str  # broker name
+    cluster: str  # cluster name
+    addr: str  # its address
+    version: str  # version that it reports; Ariane reports the version of RocketMQ that it implements
+    is_ariane: bool | None  # whether it is a broker of Ariane; None if unknown
+    flush_mode: str  # flushDiskType: SYNC_FLUSH acknowledges after the disk has the message, ASYNC_FLUSH before
+    role: str  # brokerRole: SYNC_MASTER acknowledges after a slave has the message
+    errors: tuple[str, ...] = ()  # why facts are unknown
 
 
 def describe_host() -> HostFacts:

@@ -20,16 +20,11 @@ from ariane.tables.histogram import bucket_index, merge_histograms, quantile
 class LatencyHistogram(msgspec.Struct):
     """Latencies in ms."""
 
-    counts: dict[int, int] = {}
-    """Number of latencies per bucket."""
-    count: int = 0
-    """Number of latencies."""
-    sum_ms: float = 0.0
-    """Their sum."""
-    min_ms: float = 0.0
-    """The shortest; 0 if there are none."""
-    max_ms: float = 0.0
-    """The longest."""
+    counts: dict[int, int] = {}  # number of latencies per bucket
+    count: int = 0  # number of latencies
+    sum_ms: float = 0.0  # their sum
+    min_ms: float = 0.0  # the shortest; 0 if there are none
+    max_ms: float = 0.0  # the longest
 
     def record(self, ms: float) -> None:
         """Add a latency. Clocks of two processes may differ by microseconds: a negative one counts as 0."""
@@ -68,17 +63,14 @@ def merge_latencies(histograms: Iterable[LatencyHistogram]) -> LatencyHistogram:
 class ErrorCount(msgspec.Struct):
     """Failures of one kind."""
 
-    count: int = 0
-    """Number of messages that failed."""
-    example: str = ""
-    """Text of the first failure."""
+    count: int = 0  # number of messages that failed
+    example: str = ""  # text of the first failure
 
 
 class Errors(msgspec.Struct):
     """Failures by kind: class of the error, or name of the broker's response code."""
 
-    kinds: dict[str, ErrorCount] = {}
-    """Failures by kind."""
+    kinds: dict[str, ErrorCount] = {}  # failures by kind
 
     def record(self, error: BaseException, messages: int = 1) -> None:
         """Count the failure of some messages."""
@@ -134,28 +126,19 @@ def count_union(bitmaps: Iterable[str]) -> int:
 class WorkerReport(msgspec.Struct, kw_only=True):
     """What a client process measured."""
 
-    role: str
-    """Its role."""
+    role: str  # its role
+    # Measured messages: acknowledged, written (one-way), received or answered. Warm-up is not included.
     messages: int = 0
-    """Measured messages: acknowledged, written (one-way), received or answered. Warm-up is not included."""
-    bytes: int = 0
-    """Bytes of their bodies."""
-    completed: int = 0
-    """The same with the warm-up."""
-    first_s: float = 0.0
-    """When the first measured message was due or received; 0 without measured messages."""
-    last_s: float = 0.0
-    """When the last one was complete."""
+    bytes: int = 0  # bytes of their bodies
+    completed: int = 0  # the same with the warm-up
+    first_s: float = 0.0  # when the first measured message was due or received; 0 without measured messages
+    last_s: float = 0.0  # when the last one was complete
+    # Send to acknowledgement, request to reply, or (consumers) send to reception.
     latency: LatencyHistogram = msgspec.field(default_factory=LatencyHistogram)
-    """Send to acknowledgement, request to reply, or (consumers) send to reception."""
-    errors: Errors = msgspec.field(default_factory=Errors)
-    """Failed messages."""
-    late_statuses: dict[str, int] = {}
-    """Messages that were stored, but not flushed or replicated in time, by status."""
-    received: dict[int, str] = {}
-    """Mode both: the messages that were received, by the number of the sender."""
-    duplicates: int = 0
-    """Messages that this client received more than once."""
+    errors: Errors = msgspec.field(default_factory=Errors)  # failed messages
+    late_statuses: dict[str, int] = {}  # messages that were stored, but not flushed or replicated in time, by status
+    received: dict[int, str] = {}  # mode both: the messages that were received, by the number of the sender
+    duplicates: int = 0  # messages that this client received more than once
 
     def on_measured(self, start_s: float, end_s: float, size: int) -> None:
         """Count a measured message."""
@@ -168,28 +151,17 @@ class WorkerReport(msgspec.Struct, kw_only=True):
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """The sum of the clients of one role."""
 
-    role: str
-    """The role."""
-    clients: int
-    """Number of clients."""
-    messages: int
-    """Measured messages."""
-    completed: int
-    """The same with the warm-up."""
-    seconds: float
-    """From the first measured message of any client to the last one of any client."""
-    messages_per_s: float | None
-    """Measured messages per second; None for fewer than two messages."""
-    bytes_per_s: float | None
-    """Bytes of bodies per second."""
-    latency: LatencyHistogram
-    """All latencies."""
-    errors: Errors
-    """All failures."""
-    late_statuses: dict[str, int]
-    """Stored messages whose flush or replication was late."""
-    duplicates: int
-    """Messages that were received more than once."""
+    role: str  # the role
+    clients: int  # number of clients
+    messages: int  # measured messages
+    completed: int  # the same with the warm-up
+    seconds: float  # from the first measured message of any client to the last one of any client
+    messages_per_s: float | None  # measured messages per second; None for fewer than two messages
+    bytes_per_s: float | None  # bytes of bodies per second
+    latency: LatencyHistogram  # all latencies
+    errors: Errors  # all failures
+    late_statuses: dict[str, int]  # stored messages whose flush or replication was late
+    duplicates: int  # messages that were received more than once
 
 
 def combine(reports: Iterable[WorkerReport]) -> Throughput:

@@ -36,18 +36,12 @@ UNCOMPRESSED = 2**31 - 1  # compress_from: random bytes do not shrink, and compr
 class WorkerEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A line that a worker prints."""
 
-    completed: int = 0
-    """Messages so far, warm-up included."""
-    failed: int = 0
-    """Failures so far."""
-    queues: int = 0
-    """Queues that are assigned to this consumer."""
-    is_ready: bool = False
-    """Whether the clients are open."""
-    report: WorkerReport | None = None
-    """The measurements; the last line."""
-    error: str | None = None
-    """Why this client could not work; the last line."""
+    completed: int = 0  # messages so far, warm-up included
+    failed: int = 0  # failures so far
+    queues: int = 0  # queues that are assigned to this consumer
+    is_ready: bool = False  # whether the clients are open
+    report: WorkerReport | None = None  # the measurements; the last line
+    error: str | None = None  # why this client could not work; the last line
 
 
 class Commands:

@@ -30,14 +30,10 @@ class WorkerProcess:
     """One client process."""
 
     def __init__(self, work: WorkerPlan, process: Process, changed: asyncio.Event) -> None:
-        self.work = work
-        """What it does."""
-        self.state = WorkerEvent()
-        """Its latest progress."""
-        self.report: WorkerReport | None = None
-        """Its measurements; None while it works, and if it failed."""
-        self.error: str | None = None
-        """Why it failed."""
+        self.work = work  # what it does
+        self.state = WorkerEvent()  # its latest progress
+        self.report: WorkerReport | None = None  # its measurements; None while it works, and if it failed
+        self.error: str | None = None  # why it failed
         self._process = process  # reads commands, prints events
         self._changed = changed  # set after each event of any process
         # Follows the events until the process ends.
@@ -90,8 +86,7 @@ class WorkerPool:
     """All client processes of a benchmark. At the end of the block all of them have ended."""
 
     def __init__(self) -> None:
-        self.processes: list[WorkerProcess] = []
-        """The processes, in the order of their plans."""
+        self.processes: list[WorkerProcess] = []  # the processes, in the order of their plans
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:

@@ -61,8 +61,7 @@ class PollLimits(NamedTuple):
     """Maximum number of items that a round requests from one broker."""
 
     topics: int = 500
-    pairs: int = 500
-    """Pairs of topic and group whose offsets are recorded and whose statistics are requested."""
+    pairs: int = 500  # pairs of topic and group whose offsets are recorded and whose statistics are requested
     ages: int = 50
 
 
@@ -85,10 +84,8 @@ class _MasterState:
         # Topics of the last list (21), which is large and therefore requested rarely.
         self.topics: Mapping[str, TopicConfig] = {}
         self.topics_round: int | None = None  # round of that list; None before the first
-        self.missing: frozenset[str] = frozenset()
-        """Topics for which groups have offsets but which do not exist."""
-        self.pairs: tuple[Pair, ...] = ()
-        """Pairs of this round, whose statistics are also requested from slaves."""
+        self.missing: frozenset[str] = frozenset()  # topics for which groups have offsets but which do not exist
+        self.pairs: tuple[Pair, ...] = ()  # pairs of this round, whose statistics are also requested from slaves
         self.skipped_pairs = 0  # pairs that the limit left for following rounds; slaves report the same number
         self.turns: dict[str, int] = {}  # where the next round-robin turn starts, by kind of item: pairs, topics, ages
 
@@ -139,8 +136,7 @@ class BrokerPoller:
         # FORGET_MS.
         self._targets: dict[tuple[str, int], tuple[PolledBroker, int]] = {}
         self._masters: dict[str, _MasterState] = {}  # by broker name; slaves use the pairs of their master
-        self.dropped = 0
-        """Samples that were dropped; reported in the following samples."""
+        self.dropped = 0  # samples that were dropped; reported in the following samples
 
     async def poll(self) -> list[Sample]:
         """Poll every broker and return one sample each; the sample of a broker that does not respond contains the error.

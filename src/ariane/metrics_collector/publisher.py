@@ -51,16 +51,11 @@ class CollectorOptions(msgspec.Struct, frozen=True, kw_only=True):
         ConfigError: the interval is too short.
     """
 
-    interval_s: float = 5.0
-    """Seconds from the start of a round to the start of the next."""
-    topic: str = SAMPLES_TOPIC
-    """Topic for the samples."""
-    once: bool = False
-    """Whether to end after one round."""
-    collector: str = ""
-    """Name of this collector in its samples; empty: the host name."""
-    limits: PollLimits = DEFAULT_LIMITS
-    """Maximum numbers of topics and groups per broker and round."""
+    interval_s: float = 5.0  # seconds from the start of a round to the start of the next
+    topic: str = SAMPLES_TOPIC  # topic for the samples
+    once: bool = False  # whether to end after one round
+    collector: str = ""  # name of this collector in its samples; empty: the host name
+    limits: PollLimits = DEFAULT_LIMITS  # maximum numbers of topics and groups per broker and round
 
     def __post_init__(self) -> None:
         if self.interval_s < INTERVAL_MIN_S:

@@ -39,22 +39,18 @@ TOPICS_PER_SLICE = 2_000
 class _Live(NamedTuple):
     """The last registration of an address."""
 
-    name: str
-    """Broker name."""
+    name: str  # broker name
     seen_ms: float
     version: DataVersion
-    peer_id: int
-    """Number of the connection."""
-    ha_addr: str
-    """Replication address."""
+    peer_id: int  # number of the connection
+    ha_addr: str  # replication address
 
 
 class _Broker(NamedTuple):
     """The brokers of one name: a master and its slaves."""
 
     cluster: str
-    addrs: dict[int, str]
-    """Address by broker id; 0 is the master."""
+    addrs: dict[int, str]  # address by broker id; 0 is the master
 
 
 class RouteTable:

@@ -34,8 +34,7 @@ class FakeClock:
     def __init__(self, start_ms: float = EPOCH_MS, *, tick_ms: float = 0, is_auto: bool = False) -> None:
         self.wall_offset_ms = 0
         """Error of the wall clock: added to `now_ms` but not to `monotonic`. Set it to simulate a clock that is set back."""
-        self.sleep_count = 0
-        """Number of finished calls of `sleep`."""
+        self.sleep_count = 0  # number of finished calls of `sleep`
         self._start_ms = start_ms
         self._time_ms = start_ms  # wall and monotonic time without `wall_offset_ms`
         self._tick_ms = tick_ms

@@ -34,10 +34,8 @@ class SurvivingData(enum.Enum):
 
     NONE = "none"
     ALL = "all"
-    SOME = "some"
-    """Any subset of the changes, so that later ones may survive earlier ones."""
-    TORN = "torn"
-    """As SOME, and a write may survive in part, split anywhere."""
+    SOME = "some"  # any subset of the changes, so that later ones may survive earlier ones
+    TORN = "torn"  # as SOME, and a write may survive in part, split anywhere
 
 
 @dataclass(eq=False)
@@ -84,15 +82,11 @@ class FakeDisk:
     def __init__(self, room: int | None = None) -> None:
         self.changes = 0
         self.power_off_at: int | None = None  # the power fails at the change of this number; None: never
-        self.torn_at: int | None = None
-        """How many bytes of the write at `power_off_at` reach the file; None for none."""
+        self.torn_at: int | None = None  # how many bytes of the write at `power_off_at` reach the file; None for none
         self.fail: Callable[[str, str], None] = lambda kind, path: None
-        self.room = room
-        """Capacity for written data in bytes; None for no limit."""
-        self.now_ms: Callable[[], int] = lambda: 0
-        """Clock for the modification times of files."""
-        self.used: Usage | None = None
-        """Result of `usage`; None to compute it from `room`."""
+        self.room = room  # capacity for written data in bytes; None for no limit
+        self.now_ms: Callable[[], int] = lambda: 0  # clock for the modification times of files
+        self.used: Usage | None = None  # result of `usage`; None to compute it from `room`
         self._files: dict[str, _FakeFile] = {}  # content by path, as the running program sees it
         # Directory entries that survive a power loss; the content of their files may be older.
         self._durable_names: dict[str, _FakeFile] = {}

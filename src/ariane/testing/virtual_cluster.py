@@ -85,8 +85,7 @@ class VirtualCluster:
         self.network = VirtualNetwork(self.loop, Random(self.rng.random()))  # noqa: S311
         self.loop.network = self.network
         self.clock = VirtualClock(self.loop)  # virtual time, for code of the test
-        self.disk = FakeDisk()
-        """The broker's disk, which survives the broker."""
+        self.disk = FakeDisk()  # the broker's disk, which survives the broker
         self.namesrv = "10.0.0.1:9876"  # address for clients; a machine of the virtual network
         self._home = home  # real directory of the name server's file, which is not on the fake disk
         self._numbers = itertools.count()  # gives each process an address of its own

@@ -167,8 +167,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._numbers = itertools.count()  # the sequence numbers of `_later`
         self._at_this_instant = 0  # callbacks since time last moved; bounds programs that never sleep
         self._processes: list[VirtualProcess] = []  # all that were created, killed ones included
-        self.callbacks = 0
-        """Number of callbacks that ran: equal in two runs with the same seed."""
+        self.callbacks = 0  # number of callbacks that ran: equal in two runs with the same seed
 
     def process(self, name: str, ip: str = "10.0.0.1") -> VirtualProcess:
         process = VirtualProcess(self, name, ip)

@@ -50,24 +50,15 @@ class Anchor(Enum):
 class ConsumePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to read, as the command line says."""
 
-    topic: str
-    """Topic to read."""
-    group: str | None = None
-    """Consumer group to join; None to read without one."""
-    queues: tuple[QueueName, ...] = ()
-    """Queues to read; empty: all."""
-    start: Anchor | int = Anchor.BEGINNING
-    """First offset of each queue; a negative number counts from the end."""
-    since_ms: int | None = None
-    """Start at this store time instead, in ms since the epoch."""
-    expression: str | Sql = tags.ALL
-    """Filter of the broker."""
-    key: str | None = None
-    """Only messages with this key."""
-    count: int | None = None
-    """Maximum number of messages."""
-    exit_at_end: bool = False
-    """Whether to end at the offsets where the queues ended at the start."""
+    topic: str  # topic to read
+    group: str | None = None  # consumer group to join; None to read without one
+    queues: tuple[QueueName, ...] = ()  # queues to read; empty: all
+    start: Anchor | int = Anchor.BEGINNING  # first offset of each queue; a negative number counts from the end
+    since_ms: int | None = None  # start at this store time instead, in ms since the epoch
+    expression: str | Sql = tags.ALL  # filter of the broker
+    key: str | None = None  # only messages with this key
+    count: int | None = None  # maximum number of messages
+    exit_at_end: bool = False  # whether to end at the offsets where the queues ended at the start
 
 
 class MessageOutput:

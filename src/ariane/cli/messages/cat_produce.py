@@ -35,14 +35,11 @@ MESSAGE_MAX = 15 * MIB  # what a client can send; brokers have a limit of their 
 class InputFormat(msgspec.Struct, frozen=True, kw_only=True):
     """How the input is split into records."""
 
-    delimiter: bytes = b"\n"
-    """Separates records."""
-    is_whole: bool = False
-    """Whether each file is one record."""
-    is_json: bool = False
-    """Whether each record is a JSON object."""
+    delimiter: bytes = b"\n"  # separates records
+    is_whole: bool = False  # whether each file is one record
+    is_json: bool = False  # whether each record is a JSON object
+    # Whether empty records are skipped; otherwise they are errors, because brokers accept no empty body.
     skips_empty: bool = False
-    """Whether empty records are skipped; otherwise they are errors, because brokers accept no empty body."""
 
 
 class InputRecord(NamedTuple):
@@ -55,14 +52,10 @@ class InputRecord(NamedTuple):
 class SendReport(msgspec.Struct):
     """Outcome of sending."""
 
-    sent: int = 0
-    """Number of acknowledged messages."""
-    failures: list[str] = []
-    """Each record that failed, with the reason."""
-    last_read: str | None = None
-    """Name of the last record that was read."""
-    is_complete: bool = False
-    """Whether the input was read to its end, or to the requested number of messages."""
+    sent: int = 0  # number of acknowledged messages
+    failures: list[str] = []  # each record that failed, with the reason
+    last_read: str | None = None  # name of the last record that was read
+    is_complete: bool = False  # whether the input was read to its end, or to the requested number of messages
 
 
 async def read_records(paths: Sequence[str], form: InputFormat) -> AsyncGenerator[InputRecord, None]:
@@ -121,10 +114,8 @@ class SendWindow:
     """
 
     def __init__(self, producer: Producer, queue: MessageQueue | None, size: int) -> None:
-        self.report = SendReport()
-        """Outcomes so far; complete after `finish`."""
-        self.failed = asyncio.Event()
-        """Set with the first failure."""
+        self.report = SendReport()  # outcomes so far; complete after `finish`
+        self.failed = asyncio.Event()  # set with the first failure
         self._producer = producer
         self._queue = queue
         self._free = asyncio.Semaphore(size)  # one slot per send that may still be started

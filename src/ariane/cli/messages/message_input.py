@@ -122,22 +122,14 @@ class RecordSplitter:
 class MessageTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line sets for every message; a JSON object may set it differently for its own message."""
 
-    topic: str
-    """Topic to send to, whatever topic a JSON object names."""
-    tags: str = ""
-    """Tag."""
-    keys: tuple[str, ...] = ()
-    """Business keys."""
-    properties: Mapping[str, str] = {}
-    """Properties of the application."""
-    delay_level: int = 0
-    """Delay level; 0: none."""
-    delay_ms: int = 0
-    """Delay in ms from the time of sending; 0: none."""
-    deliver_at_ms: int = 0
-    """Delivery time in ms since the epoch; 0: immediately."""
-    key_delimiter: bytes = b""
-    """Separates the keys from the body; empty: the whole record is the body."""
+    topic: str  # topic to send to, whatever topic a JSON object names
+    tags: str = ""  # tag
+    keys: tuple[str, ...] = ()  # business keys
+    properties: Mapping[str, str] = {}  # properties of the application
+    delay_level: int = 0  # delay level; 0: none
+    delay_ms: int = 0  # delay in ms from the time of sending; 0: none
+    deliver_at_ms: int = 0  # delivery time in ms since the epoch; 0: immediately
+    key_delimiter: bytes = b""  # separates the keys from the body; empty: the whole record is the body
 
     def from_body(self, record: bytes, now_ms: int) -> Message:
         """Return the message of a record that consists of a body, or of keys and a body.
