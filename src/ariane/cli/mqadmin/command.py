@@ -1,12 +1,12 @@
 """Values that declare a command of `mqadmin`, and what it prints.
 
 TOPIC = Option("t", "topic", "Topic name.", is_required=True)
+COMMANDS = CommandList()
 
+@COMMANDS.add("topicStatus", TOPIC)
 async def topic_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
     ...
     yield Output(lines, data)
-
-COMMANDS = (AdminCommand("topicStatus", topic_status, (TOPIC,)),)
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ class AdminCommand(msgspec.Struct, frozen=True):
         name: Java's name.
         run: Yields its output.
         options: Its options, without those that all commands have.
-        one_of: Long names of alternative options: exactly one is required, as in `-b` or `-c`.
         aliases: Other names.
         is_change: Whether it changes a server, and therefore has `--dry-run`.
     """
@@ -85,21 +84,38 @@ class AdminCommand(msgspec.Struct, frozen=True):
     name: str
     run: Run
     options: tuple[Option, ...] = ()
-    one_of: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     is_change: bool = False
+
+    @property
+    def one_of(self) -> tuple[str, ...]:
+        """Long names of alternative options: exactly one is required, `-b` or `-c`."""
+        target = (BROKER.long, CLUSTER.long)
+        return target if {*target} <= {option.long for option in self.options} else ()
+
+
+class CommandList(list[AdminCommand]):
+    """The commands of a module."""
+
+    def add(
+        self,
+        name: str,
+        *options: Option,
+        aliases: tuple[str, ...] = (),
+        is_change: bool = False,
+    ) -> Callable[[Run], Run]:
+        """Return a decorator that adds a command, which the function runs. Arguments as of `AdminCommand`."""
+
+        def decorate(run: Run) -> Run:
+            self.append(AdminCommand(name, run, options, aliases, is_change))
+            return run
+
+        return decorate
 
 
 def lines(texts: Iterable[str]) -> str:
     """Return texts as lines, each with its line end."""
     return "".join(f"{text}\n" for text in texts)
-
-
-def yes_or_no(text: str) -> bool:
-    """Parse the value of Java's options that take `true` or `false`."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text.lower() == "true"
 
 
 # Options that many commands share.

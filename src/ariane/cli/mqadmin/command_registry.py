@@ -5,11 +5,10 @@ A summary is one imperative sentence; the list of commands and the help show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from typing import NamedTuple
 
-from ariane.cli.mqadmin.command import AdminCommand
+from ariane.cli.mqadmin.command import AdminCommand, CommandList
 
 
 class RegisteredCommand(NamedTuple):
@@ -127,12 +126,13 @@ def load(name: str) -> AdminCommand:
     return next(command for command in _commands_of(REGISTRY[name].module) if command.name == name)
 
 
-def load_all() -> Iterator[AdminCommand]:
-    """Import all modules and yield all commands."""
-    for module in _MODULES:
-        yield from _commands_of(module)
+def load_all() -> list[AdminCommand]:
+    """Import all modules and return all commands, in the order of the registry."""
+    names = list(REGISTRY)
+    commands = (command for module in _MODULES for command in _commands_of(module))
+    return sorted(commands, key=lambda command: names.index(command.name))
 
 
-def _commands_of(module: str) -> tuple[AdminCommand, ...]:
-    commands: tuple[AdminCommand, ...] = import_module(f"ariane.cli.mqadmin.commands.{module}").COMMANDS
+def _commands_of(module: str) -> CommandList:
+    commands: CommandList = import_module(f"ariane.cli.mqadmin.commands.{module}").COMMANDS
     return commands

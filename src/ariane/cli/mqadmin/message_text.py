@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ariane.cli.mqadmin.value_text import boolean, time_ms
+from ariane.cli.mqadmin.value_text import boolean, message_queue, time_ms
 from ariane.cluster.messages.message_tracking import DirectConsumption, MessageTrack
 from ariane.model import host
-from ariane.model.message import KEYS, TAGS, TRAN_MSG, UNIQ_KEY, MessageQueue, ReceivedMessage
+from ariane.model.message import KEYS, TAGS, TRAN_MSG, UNIQ_KEY, ReceivedMessage
 from ariane.protocol.records.received_messages import expand_body
 from ariane.protocol.records.record import Record
 
@@ -22,16 +22,11 @@ BODY_DIRECTORY = Path("/tmp/rocketmq/msgbodys")  # noqa: S108 - where Java's too
 NULL = "null"
 
 
-def queue_text(queue: MessageQueue) -> str:
-    """Return a queue."""
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
-
-
 def send_result(result: SendResult) -> str:
     """Return the result of a send."""
     return (
         f"SendResult [sendStatus={result.status.name}, msgId={result.message_id},"
-        f" offsetMsgId={result.offset_message_id}, messageQueue={queue_text(result.queue)},"
+        f" offsetMsgId={result.offset_message_id}, messageQueue={message_queue(result.queue)},"
         f" queueOffset={result.queue_offset}]"
     )
 
@@ -98,10 +93,7 @@ def record_text(stored: Record, broker: str, properties: Mapping[str, str], offs
 def write_body(message: ReceivedMessage, number: int = 0, directory: Path = BODY_DIRECTORY) -> Path:
     """Write the body of a message to the file in which Java's tools write it, and return its path.
 
-    Args:
-        message: The message; its id names the file, without characters that a path gives a meaning.
-        number: Number of a further copy with the same id, from 1.
-        directory: Where to write.
+    Its id names the file, without characters that a path gives a meaning; `number` counts further messages with the id, from 1.
 
     Raises:
         OSError: the directory or file belongs to another user.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from ariane.cli.mqadmin.command import BROKER, CLUSTER, AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.command import BROKER, CLUSTER, CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.option_values import yes_or_no
 from ariane.cli.mqadmin.value_text import boolean, time_s
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer
@@ -16,8 +17,28 @@ async def _servers(admin: Admin, options: Options) -> list[BrokerServer]:
     return await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr, with_slaves=True)
 
 
+ALL_SERVERS = CLUSTER._replace(help="All masters and slaves of this cluster.")
+
+ACCESS_KEY = Option("a", "accessKey", "Access key of the account.", metavar="KEY", is_required=True)
+
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "updateAclConfig",
+    BROKER,
+    ALL_SERVERS,
+    ACCESS_KEY,
+    Option("s", "secretKey", "Secret key of the account.", metavar="KEY"),
+    Option("w", "whiteRemoteAddress", "Addresses that need no account.", metavar="PATTERNS"),
+    Option("i", "defaultTopicPerm", "Permission for other topics: DENY, PUB, SUB.", metavar="PERM"),
+    Option("u", "defaultGroupPerm", "Permission for other groups: DENY, PUB, SUB.", metavar="PERM"),
+    Option("t", "topicPerms", "Permissions by topic: a=DENY,b=SUB.", metavar="PERMS"),
+    Option("g", "groupPerms", "Permissions by group: a=DENY,b=SUB.", metavar="PERMS"),
+    Option("m", "admin", "Whether it may administer the broker.", yes_or_no, "false", "BOOL"),
+    is_change=True,
+)
 async def update_acl_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Create or change an account."""
     account = UpdateAccount(
         options.accessKey,
         options.secretKey,
@@ -35,14 +56,22 @@ async def update_acl_config(admin: Admin, options: Options) -> AsyncIterator[Out
     yield Output(done + f"account's accesskey is:{account.access_key}", _done(account.access_key, servers))
 
 
+@COMMANDS.add("deleteAclConfig", BROKER, ALL_SERVERS, ACCESS_KEY, aliases=("deleteAccessConfig",), is_change=True)
 async def delete_acl_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Delete an account."""
     servers = await _servers(admin, options)
     await admin.delete_account(options.accessKey, servers)
     done = lines(f"delete plain access config account from {server.addr} success." for server in servers)
     yield Output(done + f"account's accesskey is:{options.accessKey}", _done(options.accessKey, servers))
 
 
+@COMMANDS.add(
+    "updateGlobalWhiteAddr",
+    BROKER,
+    ALL_SERVERS,
+    Option("g", "globalWhiteRemoteAddresses", "Addresses that need no account.", metavar="PATTERNS", is_required=True),
+    Option("p", "aclFileFullPath", "File on the servers; else their default file.", metavar="PATH"),
+    is_change=True,
+)
 async def update_global_white_addr(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Replace the addresses from which requests need no account."""
     servers = await _servers(admin, options)
@@ -57,8 +86,8 @@ async def update_global_white_addr(admin: Admin, options: Options) -> AsyncItera
     )
 
 
+@COMMANDS.add("clusterAclConfigVersion", BROKER, CLUSTER)
 async def cluster_acl_config_version(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Print the versions of the files with accounts."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
     found = await admin.acl_versions(servers)
     rows = [
@@ -95,6 +124,7 @@ async def cluster_acl_config_version(admin: Admin, options: Options) -> AsyncIte
     yield Output(text, data, found.unavailable)
 
 
+@COMMANDS.add("getAclConfig", BROKER, CLUSTER, aliases=("getAccessConfigSubCommand",))
 async def get_acl_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the accounts of a broker or of all masters of a cluster, with their secret keys."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
@@ -128,66 +158,3 @@ def _list_text(perms: Sequence[str] | None) -> str:
 
 def _done(access_key: str, servers: Sequence[BrokerServer]) -> dict[str, object]:
     return {"accessKey": access_key, "brokers": [server.addr for server in servers]}
-
-
-ALL_SERVERS = CLUSTER._replace(help="All masters and slaves of this cluster.")
-ACCESS_KEY = Option("a", "accessKey", "Access key of the account.", metavar="KEY", is_required=True)
-COMMANDS = (
-    AdminCommand(
-        "updateAclConfig",
-        update_acl_config,
-        (
-            BROKER,
-            ALL_SERVERS,
-            ACCESS_KEY,
-            Option("s", "secretKey", "Secret key of the account.", metavar="KEY"),
-            Option("w", "whiteRemoteAddress", "Addresses that need no account.", metavar="PATTERNS"),
-            Option("i", "defaultTopicPerm", "Permission for other topics: DENY, PUB, SUB.", metavar="PERM"),
-            Option("u", "defaultGroupPerm", "Permission for other groups: DENY, PUB, SUB.", metavar="PERM"),
-            Option("t", "topicPerms", "Permissions by topic: a=DENY,b=SUB.", metavar="PERMS"),
-            Option("g", "groupPerms", "Permissions by group: a=DENY,b=SUB.", metavar="PERMS"),
-            Option("m", "admin", "Whether it may administer the broker.", yes_or_no, "false", "BOOL"),
-        ),
-        one_of=("brokerAddr", "clusterName"),
-        is_change=True,
-    ),
-    AdminCommand(
-        "deleteAclConfig",
-        delete_acl_config,
-        (BROKER, ALL_SERVERS, ACCESS_KEY),
-        one_of=("brokerAddr", "clusterName"),
-        aliases=("deleteAccessConfig",),
-        is_change=True,
-    ),
-    AdminCommand(
-        "clusterAclConfigVersion",
-        cluster_acl_config_version,
-        (BROKER, CLUSTER),
-        one_of=("brokerAddr", "clusterName"),
-    ),
-    AdminCommand(
-        "updateGlobalWhiteAddr",
-        update_global_white_addr,
-        (
-            BROKER,
-            ALL_SERVERS,
-            Option(
-                "g",
-                "globalWhiteRemoteAddresses",
-                "Addresses that need no account.",
-                metavar="PATTERNS",
-                is_required=True,
-            ),
-            Option("p", "aclFileFullPath", "File on the servers; else their default file.", metavar="PATH"),
-        ),
-        one_of=("brokerAddr", "clusterName"),
-        is_change=True,
-    ),
-    AdminCommand(
-        "getAclConfig",
-        get_acl_config,
-        (BROKER, CLUSTER),
-        one_of=("brokerAddr", "clusterName"),
-        aliases=("getAccessConfigSubCommand",),
-    ),
-)

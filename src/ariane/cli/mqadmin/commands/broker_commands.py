@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
-from ariane.cli.mqadmin.command import BROKER, CLUSTER, AdminCommand, Option, Options, Output, lines
+from ariane.cli.mqadmin.command import BROKER, CLUSTER, CommandList, Option, Options, Output, lines
 from ariane.cli.mqadmin.value_text import UNKNOWN, number
 from ariane.cli.output.json_output import to_builtins
 from ariane.cluster.admin import Admin
@@ -26,6 +26,23 @@ class ServerStatus(NamedTuple):
     runtime: RuntimeInfo | None
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError("expected a positive number of seconds")
+    return seconds
+
+
+CLEANED = (BROKER, Option("c", "cluster", "Only servers of this cluster.", metavar="NAME"))
+
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "clusterList",
+    Option("m", "moreStats", "Print messages of yesterday and today.", is_flag=True),
+    Option("i", "interval", "Repeat every SECONDS until interrupted.", _seconds, metavar="SECONDS"),
+)
 async def cluster_list(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print one row per server of all clusters."""
     while True:
@@ -96,6 +113,7 @@ def server_data(server: BrokerServer, runtime: RuntimeInfo | None) -> dict[str, 
     return {**to_builtins(server), "runtime": state}
 
 
+@COMMANDS.add("brokerStatus", BROKER, CLUSTER)
 async def broker_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print all values that a broker, or each server of a cluster, reports about itself."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr, with_slaves=True)
@@ -111,6 +129,7 @@ async def broker_status(admin: Admin, options: Options) -> AsyncIterator[Output]
     yield Output(lines(texts), data, answers.unavailable)
 
 
+@COMMANDS.add("getBrokerConfig", BROKER, CLUSTER)
 async def get_broker_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the settings of a broker, or of each server of a cluster."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr, with_slaves=True)
@@ -131,6 +150,14 @@ async def get_broker_config(admin: Admin, options: Options) -> AsyncIterator[Out
     yield Output(lines(texts), data, answers.unavailable)
 
 
+@COMMANDS.add(
+    "updateBrokerConfig",
+    BROKER,
+    CLUSTER,
+    Option("k", "key", "Name of the setting.", metavar="KEY", is_required=True),
+    Option("v", "value", "Its value.", metavar="VALUE", is_required=True),
+    is_change=True,
+)
 async def update_broker_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Change a setting of a broker, or of all masters of a cluster."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
@@ -139,18 +166,18 @@ async def update_broker_config(admin: Admin, options: Options) -> AsyncIterator[
     yield Output(lines(f"update broker config success, {addr}" for addr in addrs), {"brokers": addrs})
 
 
+@COMMANDS.add("cleanExpiredCQ", *CLEANED, is_change=True)
 async def clean_expired_cq(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Delete consume-queue files whose messages no longer exist."""
     yield await _clean(admin, options, admin.delete_expired_queues)
 
 
+@COMMANDS.add("deleteExpiredCommitLog", *CLEANED, is_change=True)
 async def delete_expired_commit_log(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Delete commit-log files that are older than the retention time."""
     yield await _clean(admin, options, admin.delete_expired_commit_log)
 
 
+@COMMANDS.add("cleanUnusedTopic", *CLEANED, is_change=True)
 async def clean_unused_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Delete the queues of topics that no longer exist."""
     yield await _clean(admin, options, admin.delete_unused_queues)
 
 
@@ -161,41 +188,3 @@ async def _clean(
     servers = await admin.select_brokers(cluster=options.cluster, broker=options.brokerAddr, with_slaves=True)
     changes = await clean(servers[:1] if options.brokerAddr else servers)
     return Output("success", {"brokers": [change.addr for change in changes]})
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError("expected a positive number of seconds")
-    return seconds
-
-
-CLEANED = (BROKER, Option("c", "cluster", "Only servers of this cluster.", metavar="NAME"))
-
-COMMANDS = (
-    AdminCommand(
-        "updateBrokerConfig",
-        update_broker_config,
-        (
-            BROKER,
-            CLUSTER,
-            Option("k", "key", "Name of the setting.", metavar="KEY", is_required=True),
-            Option("v", "value", "Its value.", metavar="VALUE", is_required=True),
-        ),
-        one_of=("brokerAddr", "clusterName"),
-        is_change=True,
-    ),
-    AdminCommand("brokerStatus", broker_status, (BROKER, CLUSTER), one_of=("brokerAddr", "clusterName")),
-    AdminCommand(
-        "clusterList",
-        cluster_list,
-        (
-            Option("m", "moreStats", "Print messages of yesterday and today.", is_flag=True),
-            Option("i", "interval", "Repeat every SECONDS until interrupted.", _seconds, metavar="SECONDS"),
-        ),
-    ),
-    AdminCommand("cleanExpiredCQ", clean_expired_cq, CLEANED, is_change=True),
-    AdminCommand("deleteExpiredCommitLog", delete_expired_commit_log, CLEANED, is_change=True),
-    AdminCommand("cleanUnusedTopic", clean_unused_topic, CLEANED, is_change=True),
-    AdminCommand("getBrokerConfig", get_broker_config, (BROKER, CLUSTER), one_of=("brokerAddr", "clusterName")),
-)

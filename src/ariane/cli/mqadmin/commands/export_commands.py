@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from ariane.cli.mqadmin.command import AdminCommand, Option, Options, Output
+from ariane.cli.mqadmin.command import CommandList, Option, Options, Output
 from ariane.clock import SYSTEM_CLOCK
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerUnavailable
@@ -15,6 +15,22 @@ from ariane.errors import UsageError
 DIRECTORY = "/tmp/rocketmq/export"  # noqa: S108 -- Java's default, which scripts read
 
 
+FILE_PATH = Option("f", "filePath", "Directory of the files.", str, DIRECTORY, "DIR")
+
+EXPORTED_CLUSTER = Option("c", "clusterName", "Cluster to export.", metavar="NAME", is_required=True)
+
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "exportMetadata",
+    Option("c", "clusterName", "All masters of this cluster.", metavar="NAME"),
+    Option("b", "brokerAddr", "Only this broker, HOST:PORT or name.", metavar="ADDR"),
+    FILE_PATH,
+    Option("t", "topic", "Only topics.", is_flag=True),
+    Option("g", "subscriptionGroup", "Only consumer groups.", is_flag=True),
+    Option("s", "specialTopic", "Include retry and dead-letter topics.", is_flag=True),
+)
 async def export_metadata(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Write topics and groups into topic.json, subscriptionGroup.json or metadata.json."""
     if options.topic and options.subscriptionGroup:
@@ -48,12 +64,14 @@ async def _of_broker(admin: Admin, options: Options, directory: Path) -> Output:
     raise UsageError("exportMetadata", None, "with -b, expected -t (topics) or -g (groups)")
 
 
+@COMMANDS.add("exportConfigs", EXPORTED_CLUSTER, FILE_PATH)
 async def export_configs(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Write settings of the masters and the number of servers into configs.json."""
     value, unavailable = await admin.export_configs(options.clusterName)
     yield _write(Path(options.filePath) / "configs.json", value, unavailable)
 
 
+@COMMANDS.add("exportMetrics", EXPORTED_CLUSTER, FILE_PATH)
 async def export_metrics(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Write the load of the masters into metrics.json."""
     value, unavailable = await admin.export_metrics(options.clusterName)
@@ -70,24 +88,3 @@ def _write(path: Path, value: Any, unavailable: tuple[BrokerUnavailable, ...] = 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(fastjson.write(value, pretty=True))
     return Output(f"export {path} success{end}", {"path": str(path), "value": to_builtins(value)})
-
-
-FILE_PATH = Option("f", "filePath", "Directory of the files.", str, DIRECTORY, "DIR")
-EXPORTED_CLUSTER = Option("c", "clusterName", "Cluster to export.", metavar="NAME", is_required=True)
-COMMANDS = (
-    AdminCommand(
-        "exportMetadata",
-        export_metadata,
-        (
-            Option("c", "clusterName", "All masters of this cluster.", metavar="NAME"),
-            Option("b", "brokerAddr", "Only this broker, HOST:PORT or name.", metavar="ADDR"),
-            FILE_PATH,
-            Option("t", "topic", "Only topics.", is_flag=True),
-            Option("g", "subscriptionGroup", "Only consumer groups.", is_flag=True),
-            Option("s", "specialTopic", "Include retry and dead-letter topics.", is_flag=True),
-        ),
-        one_of=("brokerAddr", "clusterName"),
-    ),
-    AdminCommand("exportConfigs", export_configs, (EXPORTED_CLUSTER, FILE_PATH)),
-    AdminCommand("exportMetrics", export_metrics, (EXPORTED_CLUSTER, FILE_PATH)),
-)

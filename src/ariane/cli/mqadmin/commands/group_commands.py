@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
-from ariane.cli.mqadmin.command import BROKER, CLUSTER, GROUP, AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.command import BROKER, CLUSTER, GROUP, CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.option_values import whole_number, yes_or_no
 from ariane.cli.mqadmin.value_text import boolean, group_config, group_fields
 from ariane.cluster.admin import Admin
 from ariane.model.topic import SubscriptionGroupConfig, dlq_topic, retry_topic
@@ -14,15 +15,30 @@ from ariane.protocol.versions import version_name
 ONE_BROKER = Option("b", "brokerAddr", "Only this broker, HOST:PORT or name.", metavar="ADDR")
 
 
-def _whole_number(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.removeprefix("-").isdigit() or not text.isascii() or int(text) < least:
-            raise ValueError(f"expected a whole number of at least {least}")
-        return int(text)
-
-    return parse
+def _switch(short: str, long: str, text: str, default: bool) -> Option:
+    return Option(short, long, text, yes_or_no, boolean(default), "BOOL")
 
 
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "updateSubGroup",
+    BROKER,
+    CLUSTER,
+    GROUP,
+    _switch("s", "consumeEnable", "Whether its members may consume.", True),
+    _switch("m", "consumeFromMinEnable", "Whether it may start at the first message.", False),
+    _switch("d", "consumeBroadcastEnable", "Whether it may consume in broadcast mode.", False),
+    Option("q", "retryQueueNums", "Number of queues of its retry topic.", whole_number(0), 1, "N"),
+    Option("r", "retryMaxTimes", "Retries before a message is dead.", whole_number(-1), 16, "N"),
+    Option("i", "brokerId", "Broker id of the server to read from.", whole_number(0), 0, "ID"),
+    Option(
+        "w", "whichBrokerWhenConsumeSlowly", "Broker id to read from while the group lags.", whole_number(0), 1, "ID"
+    ),
+    _switch("a", "notifyConsumerIdsChanged", "Whether members learn at once of others.", True),
+    is_change=True,
+)
 async def update_sub_group(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Create a consumer group on one broker or on all masters of a cluster, or replace its configuration."""
     config = SubscriptionGroupConfig(
@@ -42,6 +58,14 @@ async def update_sub_group(admin: Admin, options: Options) -> AsyncIterator[Outp
     yield Output(done + group_config(config), {"brokers": [server.addr for server in servers], "group": config})
 
 
+@COMMANDS.add(
+    "deleteSubGroup",
+    BROKER,
+    CLUSTER,
+    GROUP,
+    _switch("r", "removeOffset", "Delete its offsets, too.", False),
+    is_change=True,
+)
 async def delete_sub_group(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Delete a consumer group; with a cluster also its retry topic and its dead-letter topic."""
     group, cluster = options.groupName, options.clusterName
@@ -62,8 +86,8 @@ async def delete_sub_group(admin: Admin, options: Options) -> AsyncIterator[Outp
     yield Output(done, {"group": group, "brokers": [server.addr for server in servers], "topics": topics})
 
 
+@COMMANDS.add("getConsumerConfig", GROUP)
 async def get_consumer_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Print the configuration of a group on each broker."""
     configs = await admin.group_configs(options.groupName)
     text = ""
     for server, config in configs.values:
@@ -73,6 +97,9 @@ async def get_consumer_config(admin: Admin, options: Options) -> AsyncIterator[O
     yield Output(text, data, configs.unavailable)
 
 
+@COMMANDS.add(
+    "consumerConnection", Option("g", "consumerGroup", "Consumer group.", metavar="NAME", is_required=True), ONE_BROKER
+)
 async def consumer_connection(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the connected clients of a group and its subscriptions."""
     servers = await admin.select_brokers(broker=options.brokerAddr)
@@ -105,6 +132,11 @@ async def consumer_connection(admin: Admin, options: Options) -> AsyncIterator[O
     yield Output(text, data, found.unavailable)
 
 
+@COMMANDS.add(
+    "producerConnection",
+    Option("g", "producerGroup", "Producer group.", metavar="NAME", is_required=True),
+    Option("t", "topic", "Topic that the group sends to.", metavar="NAME", is_required=True),
+)
 async def producer_connection(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the connected producers of a group."""
     found = await admin.producer_connections(options.producerGroup, options.topic)
@@ -115,8 +147,8 @@ async def producer_connection(admin: Admin, options: Options) -> AsyncIterator[O
     yield Output(lines(rows), [client_data(client) for client in found.connections], found.unavailable)
 
 
+@COMMANDS.add("producer", Option("b", "broker", "Broker, HOST:PORT or name.", metavar="ADDR", is_required=True))
 async def producer(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Print all producers that are connected to a broker."""
     (server,) = await admin.select_brokers(broker=options.broker)
     table = await admin.producers(server)
     text = ""
@@ -135,63 +167,3 @@ def client_data(client: ClientConnection) -> dict[str, str | None]:
     """Return a connected client as a JSON value."""
     version = version_name(client.version)
     return {"clientId": client.client_id, "addr": client.client_addr, "language": client.language, "version": version}
-
-
-def _switch(short: str, long: str, text: str, default: bool) -> Option:
-    return Option(short, long, text, yes_or_no, boolean(default), "BOOL")
-
-
-COMMANDS = (
-    AdminCommand(
-        "updateSubGroup",
-        update_sub_group,
-        (
-            BROKER,
-            CLUSTER,
-            GROUP,
-            _switch("s", "consumeEnable", "Whether its members may consume.", True),
-            _switch("m", "consumeFromMinEnable", "Whether it may start at the first message.", False),
-            _switch("d", "consumeBroadcastEnable", "Whether it may consume in broadcast mode.", False),
-            Option("q", "retryQueueNums", "Number of queues of its retry topic.", _whole_number(0), 1, "N"),
-            Option("r", "retryMaxTimes", "Retries before a message is dead.", _whole_number(-1), 16, "N"),
-            Option("i", "brokerId", "Broker id of the server to read from.", _whole_number(0), 0, "ID"),
-            Option(
-                "w",
-                "whichBrokerWhenConsumeSlowly",
-                "Broker id to read from while the group lags.",
-                _whole_number(0),
-                1,
-                "ID",
-            ),
-            _switch("a", "notifyConsumerIdsChanged", "Whether members learn at once of others.", True),
-        ),
-        one_of=("brokerAddr", "clusterName"),
-        is_change=True,
-    ),
-    AdminCommand(
-        "deleteSubGroup",
-        delete_sub_group,
-        (BROKER, CLUSTER, GROUP, _switch("r", "removeOffset", "Delete its offsets, too.", False)),
-        one_of=("brokerAddr", "clusterName"),
-        is_change=True,
-    ),
-    AdminCommand("getConsumerConfig", get_consumer_config, (GROUP,)),
-    AdminCommand(
-        "consumerConnection",
-        consumer_connection,
-        (Option("g", "consumerGroup", "Consumer group.", metavar="NAME", is_required=True), ONE_BROKER),
-    ),
-    AdminCommand(
-        "producerConnection",
-        producer_connection,
-        (
-            Option("g", "producerGroup", "Producer group.", metavar="NAME", is_required=True),
-            Option("t", "topic", "Topic that the group sends to.", metavar="NAME", is_required=True),
-        ),
-    ),
-    AdminCommand(
-        "producer",
-        producer,
-        (Option("b", "broker", "Broker, HOST:PORT or name.", metavar="ADDR", is_required=True),),
-    ),
-)

@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ariane.cli.mqadmin import message_text
-from ariane.cli.mqadmin.command import TOPIC, AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.command import TOPIC, CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.option_values import whole_number, yes_or_no
+from ariane.cli.mqadmin.value_text import message_queue
 from ariane.cli.output.message_table import time_text
 from ariane.clock import SYSTEM_CLOCK
 from ariane.cluster.admin import Admin
@@ -32,10 +34,7 @@ def _time_ms(text: str) -> int:
         raise ValueError("expected a time in ms, or yyyy-MM-dd#HH:mm:ss:SSS") from None
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("expected a whole number of at least 0")
-    return int(text)
+_number = whole_number(0)
 
 
 def _positive(text: str) -> int:
@@ -64,6 +63,18 @@ class BodyFormat(NamedTuple):
     is_printed: bool = True
 
 
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "printMsg",
+    TOPIC,
+    CHARSET,
+    TAGS,
+    BEGIN,
+    END,
+    Option("d", "printBody", "Print bodies.", yes_or_no, "true", "true|false"),
+)
 async def print_messages(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print all messages of a topic in a time range, queue by queue."""
     async for output in _with_range_note(_topic_messages(admin, options), options, "-b"):
@@ -74,7 +85,7 @@ async def _topic_messages(admin: Admin, options: Options) -> AsyncIterator[Outpu
     form = BodyFormat(options.charsetName, options.printBody)
     for at in await admin.locate_queues(options.topic):
         first, stop = await admin.time_bounds(at, options.beginTimestamp, options.endTimestamp)
-        queue = message_text.queue_text(at.queue)
+        queue = message_queue(at.queue)
         data = {"queue": at.queue, "minOffset": first, "maxOffset": stop}
         yield Output(f"minOffset={first}, maxOffset={stop}, {queue}\n", data)
         async for page in admin.read_queue(at, first, stop, tags=options.subExpression):
@@ -83,6 +94,19 @@ async def _topic_messages(admin: Admin, options: Options) -> AsyncIterator[Outpu
             yield Output(f"{RULE}\n", None)
 
 
+@COMMANDS.add(
+    "printMsgByQueue",
+    TOPIC,
+    Option("a", "brokerName", "Broker name.", is_required=True, metavar="NAME"),
+    Option("i", "queueId", "Queue id.", _number, is_required=True, metavar="N"),
+    CHARSET,
+    TAGS,
+    BEGIN,
+    END,
+    Option("p", "printMsg", "Print messages.", yes_or_no, "false", "true|false"),
+    Option("d", "printBody", "Print bodies.", yes_or_no, "false", "true|false"),
+    Option("f", "calculate", "Count the messages of each tag.", yes_or_no, "false", "true|false"),
+)
 async def print_queue(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the messages of one queue, or how many have each tag."""
     at = await admin.locate_queue(options.topic, options.brokerName, options.queueId)
@@ -98,6 +122,17 @@ async def print_queue(admin: Admin, options: Options) -> AsyncIterator[Output]:
         yield Output(text, {"tags": dict(counts.most_common())})
 
 
+@COMMANDS.add(
+    "consumeMessage",
+    TOPIC,
+    Option("b", "brokerName", "Broker name; needed with -i.", metavar="NAME"),
+    Option("i", "queueId", "Only this queue.", _number, metavar="N"),
+    Option("o", "offset", "With -i: first offset.", _number, metavar="N"),
+    Option("g", "consumerGroup", "Group in whose name to read.", metavar="NAME"),
+    Option("s", "beginTimestamp", BEGIN.help, _time_ms, metavar="TIME"),
+    END,
+    Option("c", "MessageNumber", "Maximum number of messages.", _positive, str(COUNT), "N"),
+)
 async def consume_messages(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the oldest messages of a topic or queue. Despite its name, it commits nothing."""
     _check_consume(options)
@@ -128,7 +163,7 @@ async def _consume_queue(admin: Admin, options: Options, at: QueueServer) -> Asy
     first, stop = await admin.time_bounds(at, options.beginTimestamp, options.endTimestamp)
     offset = options.offset or 0
     if offset > stop:
-        text = f"{message_text.queue_text(at.queue)} no matched msg, offset={offset}\n"
+        text = f"{message_queue(at.queue)} no matched msg, offset={offset}\n"
         yield Output(text, [])
         return
     first = max(first, offset)
@@ -182,7 +217,7 @@ def _check_consume(options: Options) -> None:
 
 
 def _page_text(page: QueuePage, at: QueueServer, form: BodyFormat) -> str:
-    queue = message_text.queue_text(at.queue)
+    queue = message_queue(at.queue)
     if page.status == FOUND:
         return lines(_message_text(page, number, at.queue, form) for number in range(len(page.records)))
     what = "no matched msg" if page.status == NO_MATCHED_MSG else "print msg finished"
@@ -201,49 +236,3 @@ def _message_text(page: QueuePage, number: int, queue: MessageQueue, form: BodyF
 
 def _page_data(page: QueuePage, at: QueueServer) -> Any:
     return [to_message(stored, at.queue.broker) for stored in page.records]
-
-
-COMMANDS = (
-    AdminCommand(
-        "printMsg",
-        print_messages,
-        (
-            TOPIC,
-            CHARSET,
-            TAGS,
-            BEGIN,
-            END,
-            Option("d", "printBody", "Print bodies.", yes_or_no, "true", "true|false"),
-        ),
-    ),
-    AdminCommand(
-        "printMsgByQueue",
-        print_queue,
-        (
-            TOPIC,
-            Option("a", "brokerName", "Broker name.", is_required=True, metavar="NAME"),
-            Option("i", "queueId", "Queue id.", _number, is_required=True, metavar="N"),
-            CHARSET,
-            TAGS,
-            BEGIN,
-            END,
-            Option("p", "printMsg", "Print messages.", yes_or_no, "false", "true|false"),
-            Option("d", "printBody", "Print bodies.", yes_or_no, "false", "true|false"),
-            Option("f", "calculate", "Count the messages of each tag.", yes_or_no, "false", "true|false"),
-        ),
-    ),
-    AdminCommand(
-        "consumeMessage",
-        consume_messages,
-        (
-            TOPIC,
-            Option("b", "brokerName", "Broker name; needed with -i.", metavar="NAME"),
-            Option("i", "queueId", "Only this queue.", _number, metavar="N"),
-            Option("o", "offset", "With -i: first offset.", _number, metavar="N"),
-            Option("g", "consumerGroup", "Group in whose name to read.", metavar="NAME"),
-            Option("s", "beginTimestamp", BEGIN.help, _time_ms, metavar="TIME"),
-            END,
-            Option("c", "MessageNumber", "Maximum number of messages.", _positive, str(COUNT), "N"),
-        ),
-    ),
-)

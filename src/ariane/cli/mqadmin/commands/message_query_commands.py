@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ariane.cli.mqadmin import message_text
-from ariane.cli.mqadmin.command import TOPIC, AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.command import TOPIC, CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.option_values import whole_number, yes_or_no
 from ariane.cli.mqadmin.value_text import time_s
 from ariane.cli.output.message_table import clock_remarks
 from ariane.cluster.admin import Admin
@@ -34,12 +35,19 @@ class MessageView(NamedTuple):
     track_error: str | None = None
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("expected a whole number of at least 0")
-    return int(text)
+COMMANDS = CommandList()
 
 
+@COMMANDS.add(
+    "queryMsgById",
+    MESSAGE_ID,
+    CONSUMER_GROUP,
+    CLIENT_ID,
+    Option("s", "sendMessage", "With true: send the message again.", yes_or_no, metavar="true"),
+    Option("u", "unitName", "Unit of the sent message; accepted without effect.", metavar="NAME"),
+    Option("t", "topic", "Topic of a unique key; by default, all are searched.", metavar="NAME"),
+    is_change=True,
+)
 async def query_by_id(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print messages with their consumers, let a client consume them, or send them again."""
     _check_direct(options)
@@ -61,6 +69,15 @@ async def query_by_id(admin: Admin, options: Options) -> AsyncIterator[Output]:
         raise missing[0] if len(missing) == 1 else ArianeError("; ".join(map(str, missing)))
 
 
+@COMMANDS.add(
+    "queryMsgByUniqueKey",
+    UNIQUE_KEY,
+    CONSUMER_GROUP,
+    CLIENT_ID,
+    TOPIC,
+    Option("a", "showAll", "Print all messages with the key, not only the first.", is_flag=True),
+    is_change=True,
+)
 async def query_by_unique_key(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the message that was stored first, or all with a unique key."""
     _check_direct(options)
@@ -74,6 +91,7 @@ async def query_by_unique_key(admin: Admin, options: Options) -> AsyncIterator[O
         yield await _view(admin, message, found, number=number)
 
 
+@COMMANDS.add("queryMsgByKey", TOPIC, Option("k", "msgKey", "Business key.", is_required=True, metavar="KEY"))
 async def query_by_key(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print unique key, queue and offset of every message with a business key."""
     found = await admin.query_by_key(options.topic, options.msgKey.strip())
@@ -92,8 +110,14 @@ async def query_by_key(admin: Admin, options: Options) -> AsyncIterator[Output]:
     yield Output(lines([header, *rows]), found.messages, found.unavailable, _notes(found))
 
 
+@COMMANDS.add(
+    "queryMsgByOffset",
+    TOPIC,
+    Option("b", "brokerName", "Broker name.", is_required=True, metavar="NAME"),
+    Option("i", "queueId", "Queue id.", whole_number(0), is_required=True, metavar="N"),
+    Option("o", "offset", "Offset in the queue.", whole_number(0), is_required=True, metavar="N"),
+)
 async def query_by_offset(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Print the message at an offset of a queue."""
     queue = MessageQueue(options.topic, options.brokerName, options.queueId)
     message = await admin.view_at(queue, options.offset)
     if message is None:
@@ -101,6 +125,9 @@ async def query_by_offset(admin: Admin, options: Options) -> AsyncIterator[Outpu
     yield await _view(admin, message, QueryResult([message]), with_offset_id=True)
 
 
+@COMMANDS.add(
+    "queryMsgTraceById", UNIQUE_KEY, Option("t", "traceTopic", "Trace topic.", default=TRACE_TOPIC, metavar="NAME")
+)
 async def query_trace(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the sends and consumptions that clients reported."""
     trace = await admin.query_trace(options.msgId.strip(), options.traceTopic)
@@ -160,52 +187,3 @@ def _check_direct(options: Options) -> None:
 def _notes(found: QueryResult) -> tuple[str, ...]:
     truncated = (f"Broker {broker}: {reason}." for broker, reason in found.truncated.items())
     return (*truncated, *clock_remarks(found.messages))
-
-
-def _command(name: str, run: Any, *options: Option, is_change: bool = False) -> AdminCommand:
-    return AdminCommand(name, run, options, is_change=is_change)
-
-
-COMMANDS = (
-    _command(
-        "queryMsgById",
-        query_by_id,
-        MESSAGE_ID,
-        CONSUMER_GROUP,
-        CLIENT_ID,
-        Option("s", "sendMessage", "With true: send the message again.", yes_or_no, metavar="true"),
-        Option("u", "unitName", "Unit of the sent message; accepted without effect.", metavar="NAME"),
-        Option("t", "topic", "Topic of a unique key; by default, all are searched.", metavar="NAME"),
-        is_change=True,
-    ),
-    _command(
-        "queryMsgByKey",
-        query_by_key,
-        TOPIC,
-        Option("k", "msgKey", "Business key.", is_required=True, metavar="KEY"),
-    ),
-    _command(
-        "queryMsgByUniqueKey",
-        query_by_unique_key,
-        UNIQUE_KEY,
-        CONSUMER_GROUP,
-        CLIENT_ID,
-        TOPIC,
-        Option("a", "showAll", "Print all messages with the key, not only the first.", is_flag=True),
-        is_change=True,
-    ),
-    _command(
-        "queryMsgByOffset",
-        query_by_offset,
-        TOPIC,
-        Option("b", "brokerName", "Broker name.", is_required=True, metavar="NAME"),
-        Option("i", "queueId", "Queue id.", _number, is_required=True, metavar="N"),
-        Option("o", "offset", "Offset in the queue.", _number, is_required=True, metavar="N"),
-    ),
-    _command(
-        "queryMsgTraceById",
-        query_trace,
-        UNIQUE_KEY,
-        Option("t", "traceTopic", "Trace topic.", default=TRACE_TOPIC, metavar="NAME"),
-    ),
-)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from ariane.cli.mqadmin import message_text
-from ariane.cli.mqadmin.command import TOPIC, AdminCommand, Option, Options, Output, yes_or_no
+from ariane.cli.mqadmin.command import TOPIC, CommandList, Option, Options, Output
+from ariane.cli.mqadmin.option_values import whole_number, yes_or_no
 from ariane.cli.mqadmin.value_text import boolean, time_s
 from ariane.clock import SYSTEM_CLOCK
 from ariane.cluster.admin import Admin
@@ -23,20 +24,25 @@ HELLO = b"hello jodie"  # what Java's sendMsgStatus repeats
 WARM_UP_BYTES = 16
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ValueError("expected a whole number of at least 1")
-    return int(text)
+AMOUNT = Option("a", "amount", "Number of messages.", whole_number(1), "100", "N")
+
+SIZE = Option("s", "size", "Size of a body in bytes.", whole_number(1), "128", "BYTES")
+
+COMMANDS = CommandList()
 
 
-def _queue_id(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("expected a whole number of at least 0")
-    return int(text)
-
-
+@COMMANDS.add(
+    "sendMessage",
+    TOPIC,
+    Option("p", "body", "Body, as UTF-8.", is_required=True, metavar="TEXT"),
+    Option("k", "key", "Business keys, separated by spaces.", metavar="KEYS"),
+    Option("c", "tags", "Tag.", metavar="TAG"),
+    Option("b", "broker", "Broker name; needed with -i.", metavar="NAME"),
+    Option("i", "qid", "Queue id.", whole_number(0), metavar="N"),
+    Option("m", "msgTraceEnable", "Send a trace record, too.", yes_or_no, "false", "true|false"),
+    is_change=True,
+)
 async def send_message(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Send one message."""
     if options.qid is not None and options.broker is None:
         raise UsageError("--qid", str(options.qid), "needs --broker: broker name must be set if the queue is chosen")
     message = Message(
@@ -50,6 +56,13 @@ async def send_message(admin: Admin, options: Options) -> AsyncIterator[Output]:
         yield Output(header + row, result)
 
 
+@COMMANDS.add(
+    "sendMsgStatus",
+    Option("b", "brokerName", "Broker name.", is_required=True, metavar="NAME"),
+    Option("s", "messageSize", "Size of a body in bytes.", whole_number(1), "128", "BYTES"),
+    Option("c", "count", "Number of messages.", whole_number(1), "50", "N"),
+    is_change=True,
+)
 async def send_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Send messages to the topic named like a broker, and print the response time of each."""
     topic = options.brokerName
@@ -66,6 +79,7 @@ async def send_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
         yield Output(text, {"tookMs": timed.took_ms, "result": timed.result})
 
 
+@COMMANDS.add("checkMsgSendRT", TOPIC, AMOUNT, SIZE, is_change=True)
 async def check_send_time(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Send messages to the queues of a topic in turn, and print the response time of each and their mean."""
     header = SEND_ROW.format("#Broker Name", "#QID", "#Send Result", "#RT")
@@ -87,6 +101,16 @@ async def check_send_time(admin: Admin, options: Options) -> AsyncIterator[Outpu
         raise ArianeError(f"{failed} of {len(times_ms)} messages were not sent")
 
 
+@COMMANDS.add(
+    "clusterRT",
+    AMOUNT,
+    SIZE,
+    Option("c", "cluster", "Only this cluster.", metavar="NAME"),
+    Option("p", "printLog", "Print lines for a log.", yes_or_no, "false", "true|false"),
+    Option("m", "machineRoom", "Name of the machine room in these lines.", default="noname", metavar="NAME"),
+    Option("i", "interval", "Seconds between two rounds.", whole_number(1), "10", "SECONDS"),
+    is_change=True,
+)
 async def cluster_send_time(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the mean response time of every broker, again and again."""
     is_first = True
@@ -146,48 +170,3 @@ def _mean_after_first(times_ms: list[int]) -> float | None:
 
 def _two_decimals(mean: float | None) -> str:
     return "unknown" if mean is None else f"{mean:.2f}"
-
-
-AMOUNT = Option("a", "amount", "Number of messages.", _positive, "100", "N")
-SIZE = Option("s", "size", "Size of a body in bytes.", _positive, "128", "BYTES")
-
-COMMANDS = (
-    AdminCommand(
-        "sendMsgStatus",
-        send_status,
-        (
-            Option("b", "brokerName", "Broker name.", is_required=True, metavar="NAME"),
-            Option("s", "messageSize", "Size of a body in bytes.", _positive, "128", "BYTES"),
-            Option("c", "count", "Number of messages.", _positive, "50", "N"),
-        ),
-        is_change=True,
-    ),
-    AdminCommand("checkMsgSendRT", check_send_time, (TOPIC, AMOUNT, SIZE), is_change=True),
-    AdminCommand(
-        "clusterRT",
-        cluster_send_time,
-        (
-            AMOUNT,
-            SIZE,
-            Option("c", "cluster", "Only this cluster.", metavar="NAME"),
-            Option("p", "printLog", "Print lines for a log.", yes_or_no, "false", "true|false"),
-            Option("m", "machineRoom", "Name of the machine room in these lines.", default="noname", metavar="NAME"),
-            Option("i", "interval", "Seconds between two rounds.", _positive, "10", "SECONDS"),
-        ),
-        is_change=True,
-    ),
-    AdminCommand(
-        "sendMessage",
-        send_message,
-        (
-            TOPIC,
-            Option("p", "body", "Body, as UTF-8.", is_required=True, metavar="TEXT"),
-            Option("k", "key", "Business keys, separated by spaces.", metavar="KEYS"),
-            Option("c", "tags", "Tag.", metavar="TAG"),
-            Option("b", "broker", "Broker name; needed with -i.", metavar="NAME"),
-            Option("i", "qid", "Queue id.", _queue_id, metavar="N"),
-            Option("m", "msgTraceEnable", "Send a trace record, too.", yes_or_no, "false", "true|false"),
-        ),
-        is_change=True,
-    ),
-)

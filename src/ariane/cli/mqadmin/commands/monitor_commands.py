@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ariane.cli.mqadmin.command import AdminCommand, Options, Output, lines
+from ariane.cli.mqadmin.command import CommandList, Options, Output, lines
 from ariane.cli.mqadmin.running_info_text import blocked_text
-from ariane.cli.mqadmin.value_text import time_ms
+from ariane.cli.mqadmin.value_text import number, time_ms
 from ariane.clock import SYSTEM_CLOCK
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerUnavailable
@@ -56,11 +56,7 @@ class GroupFindings(NamedTuple):
 
 
 class MovedOffsetReader:
-    """Reads the events that brokers store when they move the offset of a group, from the time of the first call on.
-
-    Args:
-        admin: The cluster.
-    """
+    """Reads the events that brokers store when they move the offset of a group, from the time of the first call on."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -84,6 +80,10 @@ class MovedOffsetReader:
         return bodies
 
 
+COMMANDS = CommandList()
+
+
+@COMMANDS.add("startMonitoring")
 async def start_monitoring(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the state of all consumer groups every minute, until interrupted."""
     moved = MovedOffsetReader(admin)
@@ -134,23 +134,17 @@ def _text(now_ms: int, findings: list[GroupFindings], events: list[str]) -> str:
     rows = [f"{PREFIX} {time_ms(now_ms)} {len(findings)} consumer groups"]
     for group in findings:
         facts = {
-            "group": group.group,
             "clients": group.clients,
             "lag": group.lag,
             "maxQueueLag": group.max_queue_lag,
             "maxDelayMs": group.max_age_ms if group.lag else 0 if group.lag == 0 else None,
         }
-        rows.append(f"{PREFIX} " + " ".join(f"{name}={_known(value)}" for name, value in facts.items()))
+        rows.append(
+            f"{PREFIX} group={group.group} " + " ".join(f"{name}={number(value)}" for name, value in facts.items())
+        )
         for topic in group.inconsistent:
             shown = ", ".join(f"{client} {expression or 'none'}" for client, expression in topic.expressions.items())
             rows.append(f"{PREFIX} group={group.group} different subscriptions to {topic.topic}: {shown}")
         rows += [f"{PREFIX} group={group.group} {blocked_text(queue).strip()}" for queue in group.blocked]
     rows += [f"{PREFIX} offset moved: {event}" for event in events]
     return lines(rows)
-
-
-def _known(value: Any) -> Any:
-    return "unknown" if value is None else value
-
-
-COMMANDS = (AdminCommand("startMonitoring", start_monitoring),)

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import NamedTuple
 
-from ariane.cli.mqadmin.command import TOPIC, AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.command import TOPIC, CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.option_values import yes_or_no
 from ariane.cli.mqadmin.value_text import boolean, number
 from ariane.cluster.admin import Admin
 from ariane.cluster.groups.offset_admin import LATEST, OffsetTarget, ResetResult
@@ -37,6 +38,24 @@ def reset_time(text: str) -> ResetTime:
         raise ValueError("expected now, a time in ms, or yyyy-MM-dd#HH:mm:ss:SSS") from None
 
 
+GROUP = Option("g", "group", "Consumer group.", metavar="NAME", is_required=True)
+
+FORCE = Option("f", "force", "Move forwards, too; false: only backwards.", yes_or_no, "true", "BOOL")
+
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "resetOffsetByTime",
+    GROUP,
+    TOPIC,
+    Option(
+        "s", "timestamp", "now, a time in ms, or yyyy-MM-dd#HH:mm:ss:SSS.", reset_time, None, "TIME", is_required=True
+    ),
+    FORCE,
+    Option("c", "cplus", "The connected clients are C++ clients.", is_flag=True),
+    is_change=True,
+)
 async def reset_offset_by_time(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Move a group to a time: through its connected clients, or directly if it has none."""
     group, topic, time, is_forced = options.group, options.topic, options.timestamp, options.force
@@ -49,8 +68,8 @@ async def reset_offset_by_time(admin: Admin, options: Options) -> AsyncIterator[
     yield Output(lines([title, *_rows(result)]), result, is_plan=True)
 
 
+@COMMANDS.add("skipAccumulatedMessage", GROUP, TOPIC, FORCE, is_change=True)
 async def skip_accumulated_message(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Move a group to the end of its queues."""
     result = await admin.reset_offsets(options.group, options.topic, OffsetTarget(LATEST), is_forced=options.force)
     yield Output(lines(_rows(result)), result, is_plan=True)
 
@@ -77,6 +96,14 @@ def _rows(result: ResetResult) -> list[str]:
     return ["  ".join(f"{cell:<20}" for cell in row) for row in rows]
 
 
+@COMMANDS.add(
+    "cloneGroupOffset",
+    Option("s", "srcGroup", "Group whose offsets are copied.", metavar="NAME", is_required=True),
+    Option("d", "destGroup", "Group that gets them.", metavar="NAME", is_required=True),
+    TOPIC,
+    Option("o", "offline", "Accepted for scripts written for Java's tool; no effect.", metavar="BOOL"),
+    is_change=True,
+)
 async def clone_group_offset(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Copy the offsets of one topic to another group."""
     copied = await admin.clone_offsets(options.srcGroup, options.destGroup, [options.topic])
@@ -86,42 +113,3 @@ async def clone_group_offset(admin: Admin, options: Options) -> AsyncIterator[Ou
         for queue, offset in copied
     ]
     yield Output(text, data)
-
-
-GROUP = Option("g", "group", "Consumer group.", metavar="NAME", is_required=True)
-FORCE = Option("f", "force", "Move forwards, too; false: only backwards.", yes_or_no, "true", "BOOL")
-
-COMMANDS = (
-    AdminCommand(
-        "cloneGroupOffset",
-        clone_group_offset,
-        (
-            Option("s", "srcGroup", "Group whose offsets are copied.", metavar="NAME", is_required=True),
-            Option("d", "destGroup", "Group that gets them.", metavar="NAME", is_required=True),
-            TOPIC,
-            Option("o", "offline", "Accepted for scripts written for Java's tool; no effect.", metavar="BOOL"),
-        ),
-        is_change=True,
-    ),
-    AdminCommand(
-        "resetOffsetByTime",
-        reset_offset_by_time,
-        (
-            GROUP,
-            TOPIC,
-            Option(
-                "s",
-                "timestamp",
-                "now, a time in ms, or yyyy-MM-dd#HH:mm:ss:SSS.",
-                reset_time,
-                None,
-                "TIME",
-                is_required=True,
-            ),
-            FORCE,
-            Option("c", "cplus", "The connected clients are C++ clients.", is_flag=True),
-        ),
-        is_change=True,
-    ),
-    AdminCommand("skipAccumulatedMessage", skip_accumulated_message, (GROUP, TOPIC, FORCE), is_change=True),
-)

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from ariane.cli.mqadmin.command import AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.command import CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.option_values import whole_number, yes_or_no
 from ariane.cli.mqadmin.running_info_text import blocked_text, running_info
 from ariane.cli.mqadmin.value_text import UNKNOWN, number, time_s
 from ariane.clock import SYSTEM_CLOCK
@@ -28,18 +29,18 @@ from ariane.protocol.versions import version_name
 WIDTH, BROKER_WIDTH = 64, 32  # of names in columns; longer ones are cut
 
 
-def _millis(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError("expected a number of milliseconds of at least 1")
-    return int(text)
+OPTIONAL_GROUP = Option("g", "groupName", "Consumer group; without it, all groups.", metavar="NAME")
+
+CONSUMER_GROUP = Option("g", "consumerGroup", "Consumer group.", metavar="NAME", is_required=True)
+
+COMMANDS = CommandList()
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("expected a number of messages of at least 0")
-    return int(text)
-
-
+@COMMANDS.add(
+    "consumerProgress",
+    OPTIONAL_GROUP,
+    Option("s", "showClientIP", "With -g: print the owner of each queue.", yes_or_no, "false", "BOOL"),
+)
 async def consumer_progress(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the lag of a group queue by queue, or one line per group."""
     if options.groupName is None:
@@ -141,6 +142,13 @@ def summary_data(summary: GroupSummary) -> dict[str, Any]:
     }
 
 
+@COMMANDS.add(
+    "consumerStatus",
+    CONSUMER_GROUP,
+    Option("i", "clientId", "Print the state of this client.", metavar="ID"),
+    Option("b", "brokerAddr", "Only clients of this broker, HOST:PORT or name.", metavar="ADDR"),
+    Option("s", "jstack", "Request the stacks of threads, too.", is_flag=True),
+)
 async def consumer_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the state of one client, or write those of all clients of a group into files and judge them."""
     group = options.consumerGroup
@@ -200,6 +208,13 @@ def _process_queue(queue: MessageQueue, info: ProcessQueueInfo) -> dict[str, Any
     return {"topic": queue.topic, "broker": queue.broker, "queueId": queue.queue_id, **to_builtins(info)}
 
 
+@COMMANDS.add(
+    "brokerConsumeStats",
+    Option("b", "brokerAddr", "Broker, HOST:PORT or name.", metavar="ADDR", is_required=True),
+    Option("t", "timeoutMillis", "Time limit.", whole_number(1, "number of milliseconds"), 50_000, "MS"),
+    Option("l", "level", "Minimum lag of a printed queue.", whole_number(0, "number of messages"), 0, "N"),
+    Option("o", "order", "Only topics with ordered messages.", yes_or_no, "false", "BOOL"),
+)
 async def broker_consume_stats(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the queues on one broker from which groups have consumed."""
     (server,) = await admin.select_brokers(broker=options.brokerAddr)
@@ -219,38 +234,3 @@ async def broker_consume_stats(admin: Admin, options: Options) -> AsyncIterator[
             )
             data.append({"group": group, **queue_data(queue)})
     yield Output(lines([*rows, "", f"Diff Total: {stats.total_diff}"]), {"lag": stats.total_diff, "queues": data})
-
-
-OPTIONAL_GROUP = Option("g", "groupName", "Consumer group; without it, all groups.", metavar="NAME")
-CONSUMER_GROUP = Option("g", "consumerGroup", "Consumer group.", metavar="NAME", is_required=True)
-
-COMMANDS = (
-    AdminCommand(
-        "brokerConsumeStats",
-        broker_consume_stats,
-        (
-            Option("b", "brokerAddr", "Broker, HOST:PORT or name.", metavar="ADDR", is_required=True),
-            Option("t", "timeoutMillis", "Time limit.", _millis, 50_000, "MS"),
-            Option("l", "level", "Minimum lag of a printed queue.", _count, 0, "N"),
-            Option("o", "order", "Only topics with ordered messages.", yes_or_no, "false", "BOOL"),
-        ),
-    ),
-    AdminCommand(
-        "consumerProgress",
-        consumer_progress,
-        (
-            OPTIONAL_GROUP,
-            Option("s", "showClientIP", "With -g: print the owner of each queue.", yes_or_no, "false", "BOOL"),
-        ),
-    ),
-    AdminCommand(
-        "consumerStatus",
-        consumer_status,
-        (
-            CONSUMER_GROUP,
-            Option("i", "clientId", "Print the state of this client.", metavar="ID"),
-            Option("b", "brokerAddr", "Only clients of this broker, HOST:PORT or name.", metavar="ADDR"),
-            Option("s", "jstack", "Request the stacks of threads, too.", is_flag=True),
-        ),
-    ),
-)

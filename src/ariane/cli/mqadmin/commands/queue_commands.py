@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ariane.cli.mqadmin.command import TOPIC, AdminCommand, Option, Options, Output
+from ariane.cli.mqadmin.command import TOPIC, CommandList, Option, Options, Output
+from ariane.cli.mqadmin.option_values import whole_number
 from ariane.cli.mqadmin.value_text import boolean
 from ariane.cluster.admin import Admin
 from ariane.protocol import fastjson
@@ -13,12 +14,21 @@ from ariane.protocol.requests.brokers import QueryQueue, QueueEntry
 BLOCK_END = "=" * 38 + "\n"
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("expected a number of at least 0")
-    return int(text)
+_number = whole_number(0, "number")
 
 
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "queryCq",
+    TOPIC,
+    Option("q", "queue", "Queue id.", _number, metavar="N", is_required=True),
+    Option("i", "index", "Index of the first entry.", _number, metavar="N", is_required=True),
+    Option("c", "count", "Number of entries.", _number, 10, "N"),
+    Option("b", "broker", "Broker: HOST:PORT or name; otherwise the first of the route.", metavar="ADDR"),
+    Option("g", "consumer", "Consumer group whose subscription is checked.", metavar="NAME"),
+)
 async def query_cq(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print entries of a consume queue, and whether a group would receive each."""
     addr = None
@@ -50,19 +60,3 @@ def _entry(entry: QueueEntry) -> str:
 
 def _or_null(text: str | None) -> str:
     return "null" if text is None else text
-
-
-COMMANDS = (
-    AdminCommand(
-        "queryCq",
-        query_cq,
-        (
-            TOPIC,
-            Option("q", "queue", "Queue id.", _number, metavar="N", is_required=True),
-            Option("i", "index", "Index of the first entry.", _number, metavar="N", is_required=True),
-            Option("c", "count", "Number of entries.", _number, 10, "N"),
-            Option("b", "broker", "Broker: HOST:PORT or name; otherwise the first of the route.", metavar="ADDR"),
-            Option("g", "consumer", "Consumer group whose subscription is checked.", metavar="NAME"),
-        ),
-    ),
-)

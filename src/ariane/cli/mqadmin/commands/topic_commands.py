@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from ariane.cli.mqadmin.command import BROKER, CLUSTER, TOPIC, AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.command import BROKER, CLUSTER, TOPIC, CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.option_values import whole_number, yes_or_no
 from ariane.cli.mqadmin.value_text import time_ms, topic_config
 from ariane.cluster.admin import Admin
 from ariane.cluster.topics.topic_admin import QUEUES
@@ -31,10 +32,7 @@ def _permission(text: str) -> int:
     return int(text)
 
 
-def _queue_count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError("expected a number of queues of at least 1")
-    return int(text)
+_queue_count = whole_number(1, "number of queues")
 
 
 def _method(text: str) -> str:
@@ -43,6 +41,22 @@ def _method(text: str) -> str:
     return text
 
 
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "updateTopic",
+    BROKER,
+    CLUSTER,
+    TOPIC,
+    Option("r", "readQueueNums", "Number of read queues per broker.", _queue_count, QUEUES, "N"),
+    Option("w", "writeQueueNums", "Number of write queues per broker.", _queue_count, QUEUES, "N"),
+    Option("p", "perm", "Permission: 2 write, 4 read, 6 both.", _permission, 6, "2|4|6"),
+    Option("o", "order", "Store an order configuration, too.", yes_or_no, "false", "BOOL"),
+    Option("u", "unit", "Topic of a unit.", yes_or_no, "false", "BOOL"),
+    Option("s", "hasUnitSub", "Topic with subscriptions of units.", yes_or_no, "false", "BOOL"),
+    is_change=True,
+)
 async def update_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Create a topic on one broker or on all masters of a cluster, or change it."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
@@ -69,6 +83,12 @@ async def update_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
     yield Output(done + topic_config(config), data)
 
 
+@COMMANDS.add(
+    "deleteTopic",
+    TOPIC,
+    Option("c", "clusterName", "All brokers of this cluster.", metavar="NAME", is_required=True),
+    is_change=True,
+)
 async def delete_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Delete a topic from the brokers of a cluster and from the name servers."""
     changes = await admin.delete_topic(options.topic, cluster=options.clusterName)
@@ -79,6 +99,14 @@ async def delete_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
     )
 
 
+@COMMANDS.add(
+    "updateTopicPerm",
+    BROKER,
+    CLUSTER,
+    TOPIC,
+    Option("p", "perm", "Permission: 2 write, 4 read, 6 both.", _permission, None, "2|4|6", is_required=True),
+    is_change=True,
+)
 async def update_topic_perm(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Change the permission of a topic on one broker or on all masters of a cluster that have it."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
@@ -94,6 +122,7 @@ async def update_topic_perm(admin: Admin, options: Options) -> AsyncIterator[Out
     yield Output(text, changes)
 
 
+@COMMANDS.add("topicRoute", TOPIC, Option("l", "list", "Print a table.", is_flag=True))
 async def topic_route(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the route of a topic as JSON, or as a table with one row per broker."""
     route = await admin.fetch_route(options.topic)
@@ -119,6 +148,7 @@ def _route_table(route: TopicRoute) -> str:
     return lines([*(ROUTE_ROW.format(*row) for row in rows), "-" * 158, totals])
 
 
+@COMMANDS.add("topicStatus", TOPIC)
 async def topic_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the offsets of each queue and the time of its last message."""
     bounds = await admin.fetch_bounds(options.topic)
@@ -130,12 +160,13 @@ async def topic_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
     yield Output(lines([header, *rows]), bounds.queues, bounds.unavailable)
 
 
+@COMMANDS.add("topicClusterList", TOPIC)
 async def topic_cluster_list(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Print the clusters that have a topic, one per line."""
     clusters = await admin.list_clusters_of(options.topic)
     yield Output(lines(clusters), clusters)
 
 
+@COMMANDS.add("topicList", Option("c", "clusterModel", "Print clusters and consumer groups, too.", is_flag=True))
 async def topic_list(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print one topic per line, or one line per cluster, topic and consumer group."""
     if not options.clusterModel:
@@ -151,6 +182,13 @@ async def topic_list(admin: Admin, options: Options) -> AsyncIterator[Output]:
     yield Output(lines([header, *rows]), directory.topics, directory.unavailable)
 
 
+@COMMANDS.add(
+    "updateOrderConf",
+    TOPIC,
+    Option("v", "orderConf", "Queues per broker, for put: broker1:N;broker2:N.", metavar="CONF"),
+    Option("m", "method", "put, get or delete.", _method, metavar="METHOD", is_required=True),
+    is_change=True,
+)
 async def update_order_conf(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Set, print or delete the fixed numbers of queues of an ordered topic."""
     topic, conf = options.topic, options.orderConf
@@ -173,71 +211,12 @@ async def update_order_conf(admin: Admin, options: Options) -> AsyncIterator[Out
         yield Output(f"delete orderConf success. topic=[{topic}]", {"topic": topic, "orderConf": None})
 
 
+@COMMANDS.add(
+    "allocateMQ", TOPIC, Option("i", "ipList", "Consumers, separated by commas.", metavar="IPS", is_required=True)
+)
 async def allocate_mq(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print which queues each of several consumers would get."""
     members = [member.strip() for member in options.ipList.split(",") if member.strip()]
     assigned = await admin.assign_queues(options.topic, members)
     result = {member: [WireQueue.of(queue) for queue in queues] for member, queues in assigned.items()}
     yield Output(fastjson.write({"result": result}).decode() + "\n", {"result": msgspec.to_builtins(result)})
-
-
-COMMANDS = (
-    AdminCommand(
-        "updateTopic",
-        update_topic,
-        (
-            BROKER,
-            CLUSTER,
-            TOPIC,
-            Option("r", "readQueueNums", "Number of read queues per broker.", _queue_count, QUEUES, "N"),
-            Option("w", "writeQueueNums", "Number of write queues per broker.", _queue_count, QUEUES, "N"),
-            Option("p", "perm", "Permission: 2 write, 4 read, 6 both.", _permission, 6, "2|4|6"),
-            Option("o", "order", "Store an order configuration, too.", yes_or_no, "false", "BOOL"),
-            Option("u", "unit", "Topic of a unit.", yes_or_no, "false", "BOOL"),
-            Option("s", "hasUnitSub", "Topic with subscriptions of units.", yes_or_no, "false", "BOOL"),
-        ),
-        one_of=("brokerAddr", "clusterName"),
-        is_change=True,
-    ),
-    AdminCommand(
-        "deleteTopic",
-        delete_topic,
-        (TOPIC, Option("c", "clusterName", "All brokers of this cluster.", metavar="NAME", is_required=True)),
-        is_change=True,
-    ),
-    AdminCommand(
-        "updateTopicPerm",
-        update_topic_perm,
-        (
-            BROKER,
-            CLUSTER,
-            TOPIC,
-            Option("p", "perm", "Permission: 2 write, 4 read, 6 both.", _permission, None, "2|4|6", is_required=True),
-        ),
-        one_of=("brokerAddr", "clusterName"),
-        is_change=True,
-    ),
-    AdminCommand("topicRoute", topic_route, (TOPIC, Option("l", "list", "Print a table.", is_flag=True))),
-    AdminCommand("topicStatus", topic_status, (TOPIC,)),
-    AdminCommand("topicClusterList", topic_cluster_list, (TOPIC,)),
-    AdminCommand(
-        "topicList",
-        topic_list,
-        (Option("c", "clusterModel", "Print clusters and consumer groups, too.", is_flag=True),),
-    ),
-    AdminCommand(
-        "updateOrderConf",
-        update_order_conf,
-        (
-            TOPIC,
-            Option("v", "orderConf", "Queues per broker, for put: broker1:N;broker2:N.", metavar="CONF"),
-            Option("m", "method", "put, get or delete.", _method, metavar="METHOD", is_required=True),
-        ),
-        is_change=True,
-    ),
-    AdminCommand(
-        "allocateMQ",
-        allocate_mq,
-        (TOPIC, Option("i", "ipList", "Consumers, separated by commas.", metavar="IPS", is_required=True)),
-    ),
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from ariane.cli.mqadmin.command import AdminCommand, Option, Options, Output, lines
+from ariane.cli.mqadmin.command import CommandList, Option, Options, Output, lines
 from ariane.cli.mqadmin.value_text import UNKNOWN, number
 from ariane.cluster.admin import Admin
 from ariane.cluster.groups.topic_traffic import TopicTraffic, Traffic
@@ -12,6 +12,14 @@ from ariane.cluster.groups.topic_traffic import TopicTraffic, Traffic
 ROW = "{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}"
 
 
+COMMANDS = CommandList()
+
+
+@COMMANDS.add(
+    "statsAll",
+    Option("a", "activeTopic", "Omit topics without messages today.", is_flag=True),
+    Option("t", "topic", "Only this topic.", metavar="NAME"),
+)
 async def stats_all(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print messages per second and per day, and lag, of topics and their consumer groups."""
     report = await admin.fetch_traffic(options.topic)
@@ -51,15 +59,3 @@ def _tps(traffic: Traffic | None) -> str:
 
 def _messages(traffic: Traffic | None) -> str:
     return UNKNOWN if traffic is None else str(traffic.messages_24h)
-
-
-COMMANDS = (
-    AdminCommand(
-        "statsAll",
-        stats_all,
-        (
-            Option("a", "activeTopic", "Omit topics without messages today.", is_flag=True),
-            Option("t", "topic", "Only this topic.", metavar="NAME"),
-        ),
-    ),
-)
