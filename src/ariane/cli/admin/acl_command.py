@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, table
 from ariane.cli.options import shared_options
 from ariane.cli.output.help_format import create_app
 from ariane.errors import UsageError
@@ -58,7 +58,6 @@ def list_accounts(
     session: AdminSession,
 ) -> None:
     """List the accounts of each server with their permissions."""
-    from ariane.reports.report import Column, Table
 
     async def work(admin: Admin) -> Answers[AclConfig]:
         servers = await brokers.select(admin, with_slaves=True)
@@ -86,13 +85,13 @@ def list_accounts(
         for server in data
         for account in server["accounts"]
     )
-    columns = tuple(map(Column, ("BROKER", "ACCOUNT", "ADMIN", "TOPICS", "GROUPS", "ADDRESSES")))
+    names = ("BROKER", "ACCOUNT", "ADMIN", "TOPICS", "GROUPS", "ADDRESSES")
     anonymous = [
         f"{server['broker']} needs no account from: {', '.join(server['globalAddresses'])}"
         for server in data
         if server["globalAddresses"]
     ]
-    session.show(data, Table("", columns, rows), *anonymous)
+    session.show(data, table(names, rows), *anonymous)
     session.finish(answers.unavailable)
 
 
@@ -212,7 +211,6 @@ def _stored_admin(answers: Answers[AclConfig], access_key: str) -> bool:
     return values.pop() if values else False
 
 
-def _report(session: AdminSession, changes: Sequence[Change] | None, done: str) -> None:
-    if changes is not None:  # None in a dry run, which has printed its changes
-        addrs = [change.addr for change in changes]
-        session.show({"changed": addrs}, *(f"{done} on {addr}" for addr in addrs))
+def _report(session: AdminSession, changes: Sequence[Change], done: str) -> None:
+    addrs = [change.addr for change in changes]
+    session.show({"changed": addrs}, *(f"{done} on {addr}" for addr in addrs))

@@ -3,7 +3,7 @@
 def delete(topic: TopicName, session: ChangeSession) -> None:     Typer sees --namesrv, --access-key, …, --dry-run, --json
 
 session.read(work) ─→ value of `await work(admin)`
-session.run(work)  ─→ the same; in a dry run None, after printing the changes
+session.run(work)  ─→ the same; a dry run ends after printing the changes
 session.show(data, table, …)   --json: `data`; otherwise the tables
 session.finish(unavailable)    brokers that did not respond on stderr, then exit status 1
 """
@@ -23,7 +23,7 @@ from ariane.cli.options.shared_options import NAMESRV_DEFAULT, OUTPUT, AsJson, N
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
     from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change
-    from ariane.reports.report import Table
+    from ariane.reports.report import Table, Value
 
 T = TypeVar("T")
 
@@ -53,11 +53,7 @@ class BrokerChoice:
         return self != BrokerChoice()
 
     async def select(self, admin: Admin, *, with_slaves: bool = False) -> list[BrokerServer]:
-        """Return the masters, and on request the slaves.
-
-        Raises:
-            ArianeError: as `Admin.select_brokers`.
-        """
+        """Return the masters, and on request the slaves."""
         return await admin.select_brokers(cluster=self.cluster, broker=self.broker, with_slaves=with_slaves)
 
 
@@ -71,11 +67,7 @@ class AdminSession:
     as_json: AsJson = False
 
     def read(self, work: Callable[[Admin], Awaitable[T]]) -> T:
-        """Return the value of `work`, in a dry run, too: for reads, and for changes that return their plan.
-
-        Raises:
-            ArianeError: as `work`.
-        """
+        """Return the value of `work`, in a dry run, too: for reads, and for changes that return their plan."""
         return asyncio.run(self._execute(work))[0]
 
     def show(self, data: Any, *parts: Table | str) -> None:
@@ -125,25 +117,27 @@ class ChangeSession(AdminSession):
 
     is_dry_run: DryRun = False
 
-    def run(self, work: Callable[[Admin], Awaitable[T]]) -> T | None:
-        """Return the value of `work`; in a dry run print the changes that it would execute, and return None.
+    def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Return the value of `work`; in a dry run print the changes that it would execute, and end the command.
 
         Raises:
-            ArianeError: as `work`.
+            typer.Exit: in a dry run, with status 0.
         """
         value, changes = asyncio.run(self._execute(work))
-        if not self.is_dry_run:
-            return value
-        self._print_changes(changes)
-        return None
+        if self.is_dry_run:
+            planned = [f"would {change.summary} on {change.addr}" for change in changes]
+            self.show(changes_data(changes), *(planned or ["would change nothing"]))
+            raise typer.Exit
+        return value
 
-    def _print_changes(self, changes: Sequence[Change]) -> None:
-        if self.as_json:
-            from ariane.cli.output.json_output import to_json
 
-            typer.echo(to_json([{"addr": change.addr, "change": change.summary} for change in changes]))
-            return
-        for change in changes:
-            typer.echo(f"would {change.summary} on {change.addr}")
-        if not changes:
-            typer.echo("would change nothing")
+def changes_data(changes: Iterable[Change]) -> list[dict[str, str]]:
+    """Return changes as a JSON value."""
+    return [{"addr": change.addr, "change": change.summary} for change in changes]
+
+
+def table(names: Iterable[str], rows: Iterable[tuple[Value, ...]]) -> Table:
+    """Return a table without a title and without units."""
+    from ariane.reports.report import Column, Table
+
+    return Table("", tuple(map(Column, names)), tuple(rows))

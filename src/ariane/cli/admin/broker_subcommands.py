@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, changes_data
 from ariane.cli.output.help_format import Application
 from ariane.model.quantities import count_text
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
     from ariane.cluster.connection import Answers, Change
     from ariane.cluster.servers.broker_runtime import RuntimeInfo
-    from ariane.cluster.servers.name_server_admin import WritePermission
 
 Broker = Annotated[str, typer.Argument(metavar="BROKER", help="Name of a broker, or HOST:PORT of a master or slave.")]
 BrokerNameOnly = Annotated[str, typer.Argument(metavar="BROKER", help="Name of a broker.")]
@@ -94,9 +93,8 @@ def set_config(
         return await admin.update_broker_config({key: value}, servers)
 
     changes = session.run(work)
-    if changes is not None:
-        addrs = [change.addr for change in changes]
-        session.show({"settings": {key: value}, "brokers": addrs}, f"set {key} = {value} on {', '.join(addrs)}")
+    addrs = [change.addr for change in changes]
+    session.show({"settings": {key: value}, "brokers": addrs}, f"set {key} = {value} on {', '.join(addrs)}")
 
 
 def clean(
@@ -135,9 +133,7 @@ def clean(
         return changes
 
     changes = session.run(work)
-    if changes is not None:
-        data = [{"addr": change.addr, "change": change.summary} for change in changes]
-        session.show(data, *(f"{change.addr}: {change.summary}: done" for change in changes))
+    session.show(changes_data(changes), *(f"{change.addr}: {change.summary}: done" for change in changes))
 
 
 def stop_writes(broker: BrokerNameOnly, session: ChangeSession) -> None:
@@ -157,17 +153,13 @@ def allow_writes(broker: BrokerNameOnly, session: ChangeSession) -> None:
 
 
 def _set_writable(session: ChangeSession, broker: str, is_writable: bool) -> None:
-    async def work(admin: Admin) -> list[WritePermission]:
-        return await admin.set_broker_writable(broker, is_writable)
-
-    results = session.run(work)
-    if results is not None:
-        verb = "restored" if is_writable else "removed"
-        lines = (
-            f"{verb} the write permission of {broker} for {count_text(topics or 0, 'topic')} on {name_server}"
-            for name_server, topics in results
-        )
-        session.show(results, *lines)
+    results = session.run(lambda admin: admin.set_broker_writable(broker, is_writable))
+    verb = "restored" if is_writable else "removed"
+    lines = (
+        f"{verb} the write permission of {broker} for {count_text(topics or 0, 'topic')} on {name_server}"
+        for name_server, topics in results
+    )
+    session.show(results, *lines)
 
 
 def _require_choice(brokers: BrokerChoice) -> None:

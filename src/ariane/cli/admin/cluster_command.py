@@ -80,9 +80,8 @@ def config(session: AdminSession) -> None:
 def set_config(key: Key, value: NewValue, session: ChangeSession) -> None:
     """Change a setting of all name servers."""
     changes = session.run(lambda admin: admin.update_name_server_config({key: value}))
-    if changes is not None:
-        addrs = [change.addr for change in changes]
-        session.show({"settings": {key: value}, "nameServers": addrs}, f"set {key} = {value} on {', '.join(addrs)}")
+    addrs = [change.addr for change in changes]
+    session.show({"settings": {key: value}, "nameServers": addrs}, f"set {key} = {value} on {', '.join(addrs)}")
 
 
 @app.command("get-kv", "ariane cluster get-kv ORDER_TOPIC_CONFIG orders")
@@ -103,15 +102,13 @@ def get_kv(namespace: Namespace, key: Key, session: AdminSession) -> None:
 def set_kv(namespace: Namespace, key: Key, value: NewValue, session: ChangeSession) -> None:
     """Set a value of the KV table of all name servers."""
     changes = session.run(lambda admin: admin.put_kv(namespace, key, value))
-    if changes is not None:
-        addrs = [change.addr for change in changes]
-        session.show({"namespace": namespace, "key": key, "nameServers": addrs}, f"set {key} on {', '.join(addrs)}")
+    addrs = [change.addr for change in changes]
+    session.show({"namespace": namespace, "key": key, "nameServers": addrs}, f"set {key} on {', '.join(addrs)}")
 
 
 @app.command("delete-kv", "ariane cluster delete-kv ORDER_TOPIC_CONFIG orders")
 def delete_kv(namespace: Namespace, key: Key, session: ChangeSession) -> None:
     """Delete a value from the KV table of all name servers."""
     changes = session.run(lambda admin: admin.delete_kv(namespace, key))
-    if changes is not None:
-        addrs = [change.addr for change in changes]
-        session.show({"namespace": namespace, "key": key, "nameServers": addrs}, f"deleted {key} on {', '.join(addrs)}")
+    addrs = [change.addr for change in changes]
+    session.show({"namespace": namespace, "key": key, "nameServers": addrs}, f"deleted {key} on {', '.join(addrs)}")

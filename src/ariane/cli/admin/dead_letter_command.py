@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, ChangeSession
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
 from ariane.cli.admin.message_command import LIMIT, LIMIT_MAX, FilterOptions, Limit, search_topic
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import number_option, path_option, topic_option
@@ -114,10 +114,7 @@ def resend(
             )
             return len(messages), await admin.resend_all(messages, topic=topic, journal=journal)
 
-        value = session.run(work)
-    if value is None:
-        return
-    count, outcomes = value
+        count, outcomes = session.run(work)
     sent = sum(outcome.state == "ok" for outcome in outcomes)
     skipped = f", {count - len(outcomes):,} sent before" if count > len(outcomes) else ""
     summary = f"{sent:,} sent, {len(outcomes) - sent:,} not sent{skipped}."
@@ -148,8 +145,6 @@ async def _matching(admin: Admin, group: str, selection: MessageFilter, limit: i
 
 
 def _outcome_table(outcomes: list[ReplayOutcome]) -> Table:
-    from ariane.reports.report import Column, Table
-
     rows = tuple(
         (
             outcome.source_message_id,
@@ -159,4 +154,4 @@ def _outcome_table(outcomes: list[ReplayOutcome]) -> Table:
         )
         for outcome in outcomes
     )
-    return Table("", tuple(map(Column, ("message id", "outcome", "topic", "new id or reason"))), rows)
+    return table(("message id", "outcome", "topic", "new id or reason"), rows)

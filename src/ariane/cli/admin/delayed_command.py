@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, ChangeSession
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import number_option
 from ariane.cli.options.time_options import parse_duration_ms
@@ -78,14 +78,11 @@ def cancel(message_id: MessageId, session: ChangeSession) -> None:
     A message with a delay level cannot be cancelled.
     """
     delayed = session.run(lambda admin: admin.cancel_delayed(message_id))
-    if delayed is not None:
-        due = f"due {time_text(delayed.due_ms)} in {delayed.topic}"
-        session.show(delayed, f"Cancelled {delayed.message.message_id}, {due}.")
+    due = f"due {time_text(delayed.due_ms)} in {delayed.topic}"
+    session.show(delayed, f"Cancelled {delayed.message.message_id}, {due}.")
 
 
 def _table(messages: list[DelayedMessage]) -> Table:
-    from ariane.reports.report import Column, Table
-
     names = ("due (UTC)", "in", "topic", "message id", "keys", "level")
     rows = tuple(
         (
@@ -98,7 +95,7 @@ def _table(messages: list[DelayedMessage]) -> Table:
         )
         for delayed in messages
     )
-    return Table("", tuple(map(Column, names)), rows)
+    return table(names, rows)
 
 
 def _remaining(due_ms: int) -> str:

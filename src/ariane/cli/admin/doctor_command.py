@@ -10,7 +10,6 @@ from ariane.cli.admin.admin_session import AdminSession
 from ariane.cli.output.value_format import UNKNOWN
 
 if TYPE_CHECKING:
-    from ariane.cluster.admin import Admin
     from ariane.cluster.diagnosis.findings import ClusterSnapshot, Finding
 
 FAILED = 1
@@ -28,10 +27,7 @@ def doctor(session: AdminSession) -> None:
     from ariane.cluster.diagnosis.cluster_snapshot import open_files_limit
     from ariane.cluster.diagnosis.findings import ERROR
 
-    async def work(admin: Admin) -> ClusterSnapshot:
-        return await admin.fetch_snapshot(open_files_max=open_files_limit())
-
-    snapshot = session.read(work)
+    snapshot = session.read(lambda admin: admin.fetch_snapshot(open_files_max=open_files_limit()))
     findings = diagnose(snapshot)
     if session.as_json:
         session.show(findings)

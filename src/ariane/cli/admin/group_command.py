@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName, changes_data, table
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import number_option, seconds_option, topic_option
 from ariane.cli.output.help_format import create_app
@@ -140,8 +140,6 @@ async def _fetch_lag(
 def _lag_text(
     found: GroupLag, ages: UnconsumedAges, owners: dict[MessageQueue, str], clients: int | None
 ) -> tuple[Table | str, ...]:
-    from ariane.reports.report import Column, Table
-
     tps = UNKNOWN if found.consume_tps is None else f"{found.consume_tps:.2f}"
     count = UNKNOWN if clients is None else str(clients)
     title = f"GROUP {found.group} · {count} client{'' if clients == 1 else 's'} · {tps} messages/s"
@@ -165,7 +163,7 @@ def _lag_text(
         parts = [f"{unknown} of {len(found.queues)} queues unknown"] if unknown else []
         parts += ["" if found.is_complete else "brokers did not respond"]
         total += f" ({', '.join(filter(None, parts))})"
-    return title, Table("", tuple(map(Column, names)), rows), total
+    return title, table(names, rows), total
 
 
 def _duration(ms: int | None) -> str:
@@ -182,16 +180,15 @@ def _duration(ms: int | None) -> str:
 def show(group: GroupArgument, session: AdminSession) -> None:
     """Print the configuration of a consumer group on each broker."""
     from ariane.cli.mqadmin.value_text import group_fields
-    from ariane.reports.report import Column, Table
 
     found = session.read(lambda admin: admin.group_configs(group))
     names = list(group_fields(found.values[0][1])) if found.values else []
     rows = tuple(
         (name, *(group_fields(config)[name] for _, config in found.values)) for name in names if name != "groupName"
     )
-    brokers = (Column(server.broker) for server, _ in found.values)
+    brokers = (server.broker for server, _ in found.values)
     data = [{"cluster": server.cluster, "broker": server.broker, "config": config} for server, config in found.values]
-    session.show(data, f"GROUP {group}", Table("", (Column("SETTING"), *brokers), rows))
+    session.show(data, f"GROUP {group}", table(("SETTING", *brokers), rows))
     session.finish(found.unavailable)
 
 
@@ -203,7 +200,6 @@ def clients(group: GroupArgument, session: AdminSession) -> None:
     """
     from ariane.cli.mqadmin.commands.progress_commands import state_data
     from ariane.protocol.versions import version_name
-    from ariane.reports.report import Column, Table
 
     found = session.read(lambda admin: admin.consumer_states(group))
     data, rows = [], []
@@ -218,9 +214,9 @@ def clients(group: GroupArgument, session: AdminSession) -> None:
             {"clientId": client.client_id, "addr": client.client_addr, "language": client.language}
             | ({} if state is None else state_data(state))
         )
-    columns = tuple(map(Column, ("CLIENT", "ADDRESS", "LANGUAGE", "VERSION", "QUEUES", "CACHED")))
+    names = ("CLIENT", "ADDRESS", "LANGUAGE", "VERSION", "QUEUES", "CACHED")
     title = f"GROUP {group} · {found.connections.consume_type} · {found.connections.message_model}"
-    session.show(data, title, Table("", columns, tuple(rows)))
+    session.show(data, title, table(names, rows))
     session.finish(found.unavailable)
 
 
@@ -232,7 +228,6 @@ def subscriptions(group: GroupArgument, session: AdminSession) -> None:
     Exit status: 1 if subscriptions differ.
     """
     from ariane.cluster.groups.consumer_status import find_inconsistent
-    from ariane.reports.report import Column, Table
 
     found = session.read(lambda admin: admin.consumer_states(group))
     differing = find_inconsistent(group, found.states)
@@ -251,7 +246,7 @@ def subscriptions(group: GroupArgument, session: AdminSession) -> None:
     }
     notes = [f"Inconsistent: clients subscribe to {topic.topic} differently." for topic in differing]
     summary = notes or ["The subscriptions are the same in all clients."]
-    session.show(data, Table("", tuple(map(Column, ("TOPIC", "EXPRESSION", "CLIENT"))), rows), *summary)
+    session.show(data, table(("TOPIC", "EXPRESSION", "CLIENT"), rows), *summary)
     session.finish(found.unavailable)
     if differing:
         raise typer.Exit(INCONSISTENT)
@@ -277,9 +272,8 @@ def create(
         return await admin.save_group(SubscriptionGroupConfig(group_name=group, **settings.given()), servers=servers)
 
     changes = session.run(work)
-    if changes is not None:
-        brokers = [change.addr for change in changes]
-        session.show({"group": group, "brokers": brokers}, f"Created {group} on {', '.join(brokers)}.")
+    brokers = [change.addr for change in changes]
+    session.show({"group": group, "brokers": brokers}, f"Created {group} on {', '.join(brokers)}.")
 
 
 @app.command("change", "ariane group change billing --retries 3")
@@ -307,11 +301,10 @@ def change(
         configs = [(server, msgspec.structs.replace(config, **given)) for server, config in found.values]
         return await admin.save_groups(configs), found.unavailable
 
-    result = session.run(work)
-    if result is not None:
-        brokers = [change.addr for change in result[0]]
-        session.show({"group": group, "brokers": brokers}, f"Changed {group} on {', '.join(brokers)}.")
-        session.finish(result[1])
+    changes, unavailable = session.run(work)
+    brokers = [change.addr for change in changes]
+    session.show({"group": group, "brokers": brokers}, f"Changed {group} on {', '.join(brokers)}.")
+    session.finish(unavailable)
 
 
 @app.command("delete", "ariane group delete audit --dry-run", "ariane group delete audit --offsets")
@@ -333,6 +326,4 @@ def delete(
         return await admin.delete_group(group, with_offsets=with_offsets, with_topics=with_topics, servers=servers)
 
     changes = session.run(work)
-    if changes is not None:
-        done = [{"addr": change.addr, "change": change.summary} for change in changes]
-        session.show(done, *(f"Done on {change.addr}: {change.summary}." for change in changes))
+    session.show(changes_data(changes), *(f"Done on {change.addr}: {change.summary}." for change in changes))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, ChangeSession
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import group_option, number_option, text_option, topic_option
 from ariane.cli.options.time_options import StoreTimeOptions, parse_duration_ms
@@ -78,7 +78,7 @@ def show(message_id: MessageId, *, topic: TopicOfId = None, session: AdminSessio
 
     Retries, dead letters and delayed messages have the unique key of the message that they are a copy of.
     """
-    found = _find(session, message_id, topic)
+    found = session.read(lambda admin: _find(admin, message_id, topic))
     copies = [
         f"Also stored in {copy.queue.topic}, {time_text(copy.store_ms)}: {copy.offset_message_id}"
         for copy in found.messages[1:]
@@ -215,7 +215,7 @@ def resend(
         raise UsageError("--client", client, "needs --group")
 
     async def work(admin: Admin) -> SendResult | DirectConsumption | None:
-        message = await _first(admin, message_id, None)
+        message = (await _find(admin, message_id, None)).messages[0]
         if group is None:
             return await admin.resend(message, topic)
         return await admin.consume_directly(message, group, client or await admin.find_client(message, group))
@@ -245,7 +245,7 @@ def track(message_id: MessageId, *, topic: TopicOfId = None, session: AdminSessi
         from ariane.cluster.messages.message_tracking import TraceRows
         from ariane.errors import RouteNotFound
 
-        message = await _first(admin, message_id, topic)
+        message = (await _find(admin, message_id, topic)).messages[0]
         try:
             traces = await admin.query_trace(message.message_id)
         except RouteNotFound:  # no trace topic
@@ -266,18 +266,11 @@ def track(message_id: MessageId, *, topic: TopicOfId = None, session: AdminSessi
     session.finish({*tracks.unavailable, *traces.unavailable})
 
 
-def _find(session: AdminSession, message_id: str, topic: str | None) -> QueryResult:
-    found = session.read(lambda admin: admin.find_messages(message_id, topic))
-    if found.first is None:
-        raise found.not_found("message", message_id)
-    return found
-
-
-async def _first(admin: Admin, message_id: str, topic: str | None) -> ReceivedMessage:
+async def _find(admin: Admin, message_id: str, topic: str | None) -> QueryResult:
     found = await admin.find_messages(message_id, topic)
     if found.first is None:
         raise found.not_found("message", message_id)
-    return found.first
+    return found
 
 
 def _properties(texts: list[str]) -> dict[str, str]:
@@ -302,14 +295,12 @@ def _result_lines(result: SendResult) -> list[str]:
 
 def _track_table(tracks: list[MessageTrack]) -> Table:
     from ariane.cluster.messages.message_tracking import TrackState
-    from ariane.reports.report import Column, Table
 
     # Why a group is not online needs no reason.
     reasons = [track.reason or "" if track.state is TrackState.UNKNOWN else "" for track in tracks]
     rows = tuple((track.group, track.state.value, reason) for track, reason in zip(tracks, reasons, strict=True))
-    has_reasons = any(reasons)
-    names = ("group", "state", "reason") if has_reasons else ("group", "state")
-    return Table("", tuple(map(Column, names)), tuple(row[: len(names)] for row in rows))
+    names = ("group", "state", "reason") if any(reasons) else ("group", "state")
+    return table(names, (row[: len(names)] for row in rows))
 
 
 def _trace_table(traces: TraceRows) -> Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, ChangeSession
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
 from ariane.cli.admin.group_command import GroupArgument
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import number_option, topic_option
@@ -35,7 +35,7 @@ def show(
 ) -> None:
     """Print the committed offsets of a consumer group."""
     from ariane.cli.mqadmin.commands.progress_commands import queue_data
-    from ariane.reports.report import Column, Table, utc_time
+    from ariane.reports.report import utc_time
 
     async def work(admin: Admin) -> Any:
         await admin.check_group(group)
@@ -55,7 +55,7 @@ def show(
         )
         for queue in found.queues
     )
-    session.show([queue_data(queue) for queue in found.queues], Table("", tuple(map(Column, names)), rows))
+    session.show([queue_data(queue) for queue in found.queues], table(names, rows))
     session.finish(found.unavailable)
 
 
@@ -131,17 +131,15 @@ def clone(
 
     The destination must have no connected client, which would commit over the copied offsets.
     """
-    from ariane.reports.report import Column, Table
 
     async def work(admin: Admin) -> Any:
         await admin.check_group(source)
         return await admin.clone_offsets(source, destination, [topic], only_offline=True)
 
     copied = session.run(work)
-    if copied is not None:
-        rows = tuple((queue.broker, queue.queue_id, offset) for queue, offset in copied)
-        data = [{"broker": queue.broker, "queueId": queue.queue_id, "offset": offset} for queue, offset in copied]
-        session.show(data, Table("", tuple(map(Column, ("BROKER", "QUEUE", "OFFSET"))), rows))
+    rows = tuple((queue.broker, queue.queue_id, offset) for queue, offset in copied)
+    data = [{"broker": queue.broker, "queueId": queue.queue_id, "offset": offset} for queue, offset in copied]
+    session.show(data, table(("BROKER", "QUEUE", "OFFSET"), rows))
 
 
 def _target(to: str | None, to_offset: int | None) -> OffsetTarget:
@@ -158,7 +156,6 @@ def _target(to: str | None, to_offset: int | None) -> OffsetTarget:
 
 def _print_reset(session: AdminSession, group: str, topic: str, target: OffsetTarget, *, is_forced: bool) -> None:
     """Reset, and print a row per queue; in a dry run the same rows, and nothing changes."""
-    from ariane.reports.report import Column, Table
 
     async def work(admin: Admin) -> ResetResult:
         await admin.check_group(group)
@@ -171,9 +168,7 @@ def _print_reset(session: AdminSession, group: str, topic: str, target: OffsetTa
             queue.queue_id,
             queue.consumer_offset,
             queue.new_offset,
-            None
-            if None in (queue.consumer_offset, queue.new_offset)
-            else _moved(queue.consumer_offset, queue.new_offset),
+            _moved(queue.consumer_offset, queue.new_offset),
             "clients" if queue.broker in result.online else "broker",
         )
         for queue in result.queues
@@ -181,8 +176,8 @@ def _print_reset(session: AdminSession, group: str, topic: str, target: OffsetTa
     names = ("BROKER", "QUEUE", "COMMITTED", "NEW", "MOVED", "THROUGH")
     verb = "Would move" if session.is_dry_run else "Moved"
     data = {"group": group, "topic": topic, "isDryRun": session.is_dry_run, **result._asdict()}
-    session.show(data, f"{verb} {group} in {topic}:", Table("", tuple(map(Column, names)), rows))
+    session.show(data, f"{verb} {group} in {topic}:", table(names, rows))
 
 
-def _moved(before: int | None, after: int | None) -> int:
-    return (after or 0) - (before or 0)
+def _moved(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before

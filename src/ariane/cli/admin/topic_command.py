@@ -104,11 +104,10 @@ def create(
         return [change.addr for change in changes]
 
     addrs = session.run(work)
-    if addrs is not None:
-        session.show(
-            {"topic": topic, "queues": queues, "brokers": addrs},
-            f"created topic {topic} with {count_text(queues, 'queue')} on {', '.join(addrs)}",
-        )
+    session.show(
+        {"topic": topic, "queues": queues, "brokers": addrs},
+        f"created topic {topic} with {count_text(queues, 'queue')} on {', '.join(addrs)}",
+    )
 
 
 @app.command("show", "ariane topic show orders", "ariane topic show orders --json | jq .queues")
@@ -215,13 +214,12 @@ def change(
         return await admin.change_topic(topic, queues=read, write_queues=write, perm=value, servers=servers)
 
     changes = session.run(work)
-    if changes is not None:
-        lines = (
-            f"changed topic {topic} on {addr}: read queues {config.read_queue_nums},"
-            f" write queues {config.write_queue_nums}, permission {permission_words(config.perm)}"
-            for addr, _, config in changes
-        )
-        session.show(changes, *lines)
+    lines = (
+        f"changed topic {topic} on {addr}: read queues {config.read_queue_nums},"
+        f" write queues {config.write_queue_nums}, permission {permission_words(config.perm)}"
+        for addr, _, config in changes
+    )
+    session.show(changes, *lines)
 
 
 @app.command("delete", "ariane topic delete orders --dry-run", "ariane topic delete orders -c DefaultCluster")
@@ -236,5 +234,4 @@ def delete(topic: TopicName, *, cluster: ClusterName = None, session: ChangeSess
         return [change.addr for change in await admin.delete_topic(topic, cluster=cluster)]
 
     addrs = session.run(work)
-    if addrs is not None:
-        session.show({"topic": topic, "servers": addrs}, f"deleted topic {topic} on {', '.join(addrs)}")
+    session.show({"topic": topic, "servers": addrs}, f"deleted topic {topic} on {', '.join(addrs)}")

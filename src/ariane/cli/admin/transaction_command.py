@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName, changes_data, table
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import number_option
 from ariane.cli.output.help_format import create_app
@@ -71,16 +71,12 @@ def resume(
     Resuming a message twice creates two transactions.
     """
     changes = session.run(lambda admin: admin.resume_checks(message_id))
-    if changes is not None:
-        data = [{"addr": change.addr, "change": change.summary} for change in changes]
-        session.show(data, f"Resumed the checks of {message_id} on {changes[0].addr}.")
+    session.show(changes_data(changes), f"Resumed the checks of {message_id} on {changes[0].addr}.")
 
 
 def _table(messages: list[HalfMessage]) -> Table:
-    from ariane.reports.report import Column, Table
-
     names = ("stored (UTC)", "message id", "topic", "group", "keys", "checks")
-    rows = tuple(
+    rows = (
         (
             utc(half.stored_ms if half.first_stored_ms is None else half.first_stored_ms),
             half.unique_key,
@@ -91,4 +87,4 @@ def _table(messages: list[HalfMessage]) -> Table:
         )
         for half in messages
     )
-    return Table("", tuple(map(Column, names)), rows)
+    return table(names, rows)
