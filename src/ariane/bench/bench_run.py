@@ -88,15 +88,7 @@ OnProgress = Callable[[BenchProgress], None]
 
 
 class BenchRun:
-    """One run of a benchmark.
-
-    Args:
-        plan: What to measure.
-        queues: Number of queues that the topic must have; None: any, and QUEUES for a new one.
-        on_progress: Called a few times per second.
-        on_note: Called with facts that the user should see, for example that a topic was created.
-        stop: Ends the benchmark early.
-    """
+    """One run of a benchmark, which `stop` ends early."""
 
     def __init__(
         self,
@@ -108,9 +100,9 @@ class BenchRun:
         stop: asyncio.Event,
     ) -> None:
         self._plan = plan  # in mode consume, replaced by one with the number of stored messages if these are fewer
-        self._queues = queues  # requested number of queues
-        self._on_progress = on_progress
-        self._on_note = on_note
+        self._queues = queues  # that the topic must have; None: any, and QUEUES for a new one
+        self._on_progress = on_progress  # called a few times per second
+        self._on_note = on_note  # called with facts that the user should see, for example that a topic was created
         self._stop = stop
         self._pool = WorkerPool()  # the client processes
         self._missing = 0  # messages that were acknowledged or written and did not arrive

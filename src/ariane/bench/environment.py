@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from importlib import metadata
@@ -99,13 +100,11 @@ def _usable_cpus() -> int:
 
 
 def _cpu_model() -> str:
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "model name":
                 return " ".join(value.split())
-    except OSError:
-        return platform.processor() or platform.machine()
     return platform.processor() or platform.machine()
 
 

@@ -20,12 +20,7 @@ REPLY = b"reply"
 class ConsumeLoad:
     """Listener of a consumer that counts messages. Messages of other runs are ignored if the bodies identify the run.
 
-    Args:
-        work: What the client does.
-        report: Receives the measurements.
-        started: Messages that were fetched earlier are not counted before this event.
-        is_assigned: Returns whether a queue is assigned to this consumer.
-        monotonic: Clock, in seconds.
+    Messages that were fetched earlier are not counted before the event `started`.
     """
 
     def __init__(
@@ -38,8 +33,8 @@ class ConsumeLoad:
     ) -> None:
         plan = work.plan
         self._plan = plan  # of the whole run
-        self._report = report
-        self._monotonic = monotonic
+        self._report = report  # receives the measurements
+        self._monotonic = monotonic  # clock, in seconds
         # Identifies the messages of this run in mode both; None in mode consume, which counts all messages.
         self._run_id = bytes.fromhex(plan.run_id) if plan.has_stamps else None
         # The first messages of each sender (mode both), or of this consumer, are not measured.
@@ -47,7 +42,7 @@ class ConsumeLoad:
         self._warm_up = work.warm_up  # of this consumer
         self._received: dict[int, Bitmap] = {}  # by the number of the sender
         self._started = started
-        self._is_assigned = is_assigned
+        self._is_assigned = is_assigned  # whether a queue is assigned to this consumer
         self._previous_s: float | None = None  # when the previous message arrived; at first, when the load was started
 
     async def __call__(self, messages: Sequence[ReceivedMessage]) -> None:
@@ -94,12 +89,7 @@ class ReplyProducer(Protocol):
 
 
 class ReplyLoad:
-    """Listener that replies to every request.
-
-    Args:
-        producer: Sends the replies.
-        report: Receives the number of replies, and the failures.
-    """
+    """Listener that replies to every request, and reports the number of replies and the failures."""
 
     def __init__(self, producer: ReplyProducer, report: WorkerReport) -> None:
         self._producer = producer

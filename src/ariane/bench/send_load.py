@@ -38,12 +38,7 @@ class LoadProducer(Protocol):
 
 
 class Pace:
-    """Due times of messages. Lanes wait for their turn one after another.
-
-    Args:
-        rate: Messages per second; None: every message is due immediately.
-        monotonic: Clock, in seconds.
-    """
+    """Due times of messages; without a rate, every message is due immediately. Lanes wait for their turn one after another."""
 
     def __init__(self, rate: float | None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -66,20 +61,13 @@ class Pace:
 
 
 class SendLoad:
-    """Sends the messages of one client.
-
-    Args:
-        work: What to send, and how.
-        producer: Sends the messages.
-        report: Receives the measurements.
-        stop: Ends the load; messages in flight are awaited.
-    """
+    """Sends the messages of one client until `stop` is set; messages in flight are awaited."""
 
     def __init__(self, work: WorkerPlan, producer: LoadProducer, report: WorkerReport, stop: asyncio.Event) -> None:
         plan = work.plan
-        self._work = work
-        self._producer = producer
-        self._report = report
+        self._work = work  # what to send, and how
+        self._producer = producer  # sends the messages
+        self._report = report  # receives the measurements
         self._stop = stop
         run_id = bytes.fromhex(plan.run_id) if plan.has_stamps else None
         # Random bytes; with a run id also what consumers need to measure.

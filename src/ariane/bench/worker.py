@@ -68,14 +68,19 @@ class Load:
 
     def __init__(self, report: WorkerReport) -> None:
         self.report = report
+        self.sender: SendLoad | None = None
+        self.listener: ConsumeLoad | None = None
         self.consumer: PushConsumer | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until everything is sent; by default (consumers) until `stop` is set."""
-        await stop.wait()
+        """Work until everything is sent, consumers until `stop` is set, and complete the report."""
+        await (stop.wait() if self.sender is None else self.sender.run())
+        if self.listener is not None:
+            self.listener.finish()
 
-    def finish(self) -> None:
-        """Complete the report."""
+    def is_assigned(self, queue: MessageQueue) -> bool:
+        """Return whether a queue is assigned to the consumer."""
+        return self.consumer is not None and queue in self.consumer.queues
 
     def progress(self) -> WorkerEvent:
         """Return the state of the load."""
@@ -88,28 +93,6 @@ class Load:
         )
 
 
-class _SendingLoad(Load):
-    def __init__(self, work: WorkerPlan, producer: Producer, report: WorkerReport) -> None:
-        super().__init__(report)
-        self._work = work
-        self._producer = producer
-
-    async def run(self, stop: asyncio.Event) -> None:
-        await SendLoad(self._work, self._producer, self.report, stop).run()
-
-
-class _ConsumingLoad(Load):
-    def __init__(self, work: WorkerPlan, report: WorkerReport, started: asyncio.Event) -> None:
-        super().__init__(report)
-        self.listener = ConsumeLoad(work, report, started, self._is_assigned)
-
-    def finish(self) -> None:
-        self.listener.finish()
-
-    def _is_assigned(self, queue: MessageQueue) -> bool:
-        return self.consumer is not None and queue in self.consumer.queues
-
-
 async def run_worker(lines: asyncio.StreamReader, emit: Callable[[WorkerEvent], None]) -> None:
     """Do the work of the plan that `lines` begin with."""
     work = msgspec.json.decode(await lines.readline(), type=WorkerPlan)
@@ -117,12 +100,11 @@ async def run_worker(lines: asyncio.StreamReader, emit: Callable[[WorkerEvent], 
     following = asyncio.create_task(commands.follow(lines))
     try:
         async with contextlib.AsyncExitStack() as clients:
-            load = await clients.enter_async_context(_open_load(work, commands.started))
+            load = await clients.enter_async_context(_open_load(work, commands))
             ticker = asyncio.create_task(_emit_progress(load, emit))
             clients.callback(ticker.cancel)
             await commands.started.wait()
             await load.run(commands.stopped)
-            load.finish()
         emit(WorkerEvent(report=load.report))
     except ArianeError as error:
         emit(WorkerEvent(error=str(error)))
@@ -131,8 +113,9 @@ async def run_worker(lines: asyncio.StreamReader, emit: Callable[[WorkerEvent], 
 
 
 @contextlib.asynccontextmanager
-async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[Load]:
+async def _open_load(work: WorkerPlan, commands: Commands) -> AsyncIterator[Load]:
     plan, report = work.plan, WorkerReport(role=work.role)
+    load = Load(report)
     # No retries: each failed attempt is a failure that the benchmark counts.
     settings = ProducerSettings(retries=0, compress_from=UNCOMPRESSED, message_max=MESSAGE_MAX)
     async with contextlib.AsyncExitStack() as clients:
@@ -142,21 +125,19 @@ async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[
             producer = Producer(instance, "ariane-bench", settings=settings)
             return await clients.enter_async_context(producer)
 
-        load: Load
         if work.role in (Role.SEND, Role.REQUEST):
-            load = _SendingLoad(work, await open_producer(), report)
+            load.sender = SendLoad(work, await open_producer(), report, commands.stopped)
         elif work.role is Role.CONSUME:
-            load = consuming = _ConsumingLoad(work, report, started)
+            load.listener = ConsumeLoad(work, report, commands.started, load.is_assigned)
             load.consumer = PushConsumer(
                 instance,
                 plan.group,
                 subscriptions={plan.topic: "*"},
-                listener=consuming.listener,
+                listener=load.listener,
                 start="first",
                 settings=ConsumerSettings(consume_batch_max=CONSUME_BATCH, commit_interval=1),
             )
         else:
-            load = Load(report)
             load.consumer = PushConsumer(
                 instance,
                 plan.group,

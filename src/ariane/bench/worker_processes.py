@@ -136,11 +136,6 @@ class WorkerPool:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
 
-    @staticmethod
-    async def send(processes: Sequence[WorkerProcess], command: str) -> None:
-        """Send a command to some processes."""
-        await asyncio.gather(*(process.send(command) for process in processes))
-
     def _raise_failure(self) -> None:
         for process in self.processes:
             if process.error is not None:
@@ -149,9 +144,9 @@ class WorkerPool:
 
 async def start_load(processes: Sequence[WorkerProcess]) -> None:
     """Start the load of some processes."""
-    await WorkerPool.send(processes, START)
+    await asyncio.gather(*(process.send(START) for process in processes))
 
 
 async def stop_load(processes: Sequence[WorkerProcess]) -> None:
     """Stop the load of some processes; they report what they measured."""
-    await WorkerPool.send(processes, STOP)
+    await asyncio.gather(*(process.send(STOP) for process in processes))

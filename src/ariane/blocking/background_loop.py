@@ -41,9 +41,7 @@ class BackgroundLoop:
     def run(self, coroutine: Coroutine[Any, Any, Result], context: Context | None = None) -> Result:
         """Run a coroutine on the loop and wait for its result. If the wait is interrupted, the coroutine is cancelled.
 
-        Args:
-            coroutine: What to run.
-            context: Context variables that it shares with other calls; None: a copy of the caller's.
+        Calls with the same `context` share its context variables; None: a copy of the caller's.
 
         Raises:
             ClientClosed: the process was forked since.

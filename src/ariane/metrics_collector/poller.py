@@ -184,11 +184,8 @@ class BrokerPoller:
             if target.broker_id == MASTER_ID:
                 topics, groups, omitted = await self._offsets(requests, target, master)
             else:
-                topics, groups, omitted = (
-                    (),
-                    (),
-                    OmittedPart(groups=master.skipped_pairs, counters=master.skipped_pairs),
-                )
+                topics, groups = (), ()
+                omitted = OmittedPart(groups=master.skipped_pairs, counters=master.skipped_pairs)
             counters = await self._counters(requests, master.pairs, [item.topic for item in topics], target.broker_id)
         except ArianeError as error:
             return self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, str(error))

@@ -43,6 +43,13 @@ class PollingRound(NamedTuple):
     dropped: int
     error: ArianeError | None
 
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Errors of the brokers that did not respond, by name and id."""
+        return {
+            f"{sample.broker}/{sample.broker_id}": sample.error for sample in self.samples if sample.error is not None
+        }
+
 
 class CollectorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a collector.
@@ -73,14 +80,6 @@ async def run_collector(
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Poll all brokers and publish samples, once or until `stop` is set. Creates the topic on every master if it does not exist.
-
-    Args:
-        namesrv: Name server addresses, separated by ';'.
-        options: Interval, topic and limits; None: the defaults.
-        settings: Settings of the client instance, with the account and TLS.
-        on_round: Called after each round.
-        stop: Ends the collector when set.
-        clock: Source of time.
 
     Raises:
         ArianeError: no cluster responds at the start (later outages are waited for), or with `once` no broker accepted the samples.

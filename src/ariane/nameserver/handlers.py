@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Hashable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -65,7 +66,7 @@ class NameServerHandlers:
 
     def table(self) -> dict[int, Handler]:
         """Return the handler of each request code."""
-        code = RequestCode
+        code, by_unit = RequestCode, self._routes.topics_by_unit
         return {
             code.PUT_KV_CONFIG: self.put_kv,
             code.GET_KV_CONFIG: self.get_kv,
@@ -78,21 +79,13 @@ class NameServerHandlers:
             code.GET_BROKER_CLUSTER_INFO: lambda command, peer: Reply(body=fastjson.write(self._routes.clusters())),
             code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
             code.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda command, peer: self._topic_list(
-                command.code, self._routes.topics
-            ),
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._list_handler(self._routes.topics),
             code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
             code.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            code.GET_UNIT_TOPIC_LIST: lambda command, peer: self._topic_list(
-                command.code, lambda: self._routes.topics_by_unit(UNIT)
-            ),
-            code.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda command, peer: self._topic_list(
-                command.code, lambda: self._routes.topics_by_unit(UNIT_SUB)
-            ),
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda command, peer: self._topic_list(
-                command.code, lambda: self._routes.topics_by_unit(UNIT_SUB, UNIT)
-            ),
+            code.GET_UNIT_TOPIC_LIST: self._list_handler(partial(by_unit, UNIT)),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: self._list_handler(partial(by_unit, UNIT_SUB)),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._list_handler(partial(by_unit, UNIT_SUB, UNIT)),
             code.UPDATE_NAMESRV_CONFIG: self.update_config,
             code.GET_NAMESRV_CONFIG: self.get_config,
         }
@@ -163,7 +156,6 @@ class NameServerHandlers:
         return Reply(fields=encode_header(response), body=_kv_body(ordered) if ordered is not None else b"")
 
     def unregister(self, command: Command, peer: Peer) -> Reply:
-        """Handle UNREGISTER_BROKER."""
         self._routes.unregister(decode_header(command, BrokerRef))
         return Reply()
 
@@ -189,22 +181,22 @@ class NameServerHandlers:
         standard = command.version >= VERSION or request.accept_standard_json_only
         return Reply(body=_standard_json(route) if standard else fastjson.write(route))
 
+    def _list_handler(self, topics: Callable[[], Iterator[list[str]]]) -> Handler:
+        return lambda command, peer: self._topic_list(command.code, topics)
+
     def _topic_list(self, key: Hashable, topics: Callable[[], Iterator[list[str]]]) -> Awaitable[Reply]:
         return self._lists.get(key, lambda: _topic_list(topics()))
 
     def delete_topic(self, command: Command, peer: Peer) -> Reply:
-        """Handle DELETE_TOPIC_IN_NAMESRV."""
         request = decode_header(command, DeleteTopicRoute)
         self._routes.delete_topic(request.topic, request.cluster_name)
         return Reply()
 
     def topics_of_cluster(self, command: Command, peer: Peer) -> Awaitable[Reply]:
-        """Handle GET_TOPICS_BY_CLUSTER."""
         cluster = decode_header(command, ClusterRef).cluster
         return self._topic_list((command.code, cluster), lambda: self._routes.topics_of_cluster(cluster))
 
     def system_topics(self, command: Command, peer: Peer) -> Awaitable[Reply]:
-        """Handle GET_SYSTEM_TOPIC_LIST_FROM_NS."""
         names, broker_addr = self._routes.system_topics()
         return _topic_list(iter([names]), broker_addr)
 
@@ -214,7 +206,6 @@ class NameServerHandlers:
         return Reply(fields={"wipeTopicCount": str(count)})
 
     async def add_write_perm(self, command: Command, peer: Peer) -> Reply:
-        """Handle ADD_WRITE_PERM_OF_BROKER."""
         count = await _total(self._routes.add_write_perm(decode_header(command, BrokerName).broker_name))
         return Reply(fields={"addTopicCount": str(count)})
 
@@ -230,7 +221,6 @@ class NameServerHandlers:
         return Reply()
 
     def get_kv(self, command: Command, peer: Peer) -> Reply:
-        """Handle GET_KV_CONFIG."""
         request = decode_header(command, KvKey)
         value = self._kv.get(request.namespace, request.key)
         if value is None:
@@ -246,7 +236,6 @@ class NameServerHandlers:
         return Reply()
 
     def kv_namespace(self, command: Command, peer: Peer) -> Reply:
-        """Handle GET_KVLIST_BY_NAMESPACE."""
         namespace = decode_header(command, KvNamespace).namespace
         values = self._kv.namespace(namespace)
         if values is None:
@@ -256,7 +245,6 @@ class NameServerHandlers:
     # --- configuration ---
 
     def update_config(self, command: Command, peer: Peer) -> Reply:
-        """Handle UPDATE_NAMESRV_CONFIG."""
         try:
             changes = java_properties.parse_body(command.body)
             self._config, _ = NAME_SERVER_SETTINGS.change(self._config, changes)
@@ -265,7 +253,6 @@ class NameServerHandlers:
         return Reply()
 
     def get_config(self, command: Command, peer: Peer) -> Reply:
-        """Handle GET_NAMESRV_CONFIG."""
         return Reply(body=java_properties.write(NAME_SERVER_SETTINGS.texts(self._config)).encode())
 
 

@@ -258,12 +258,7 @@ class FakeDisk:
     # --- for tests ---
 
     def after_power_loss(self, surviving: SurvivingData, rng: random.Random) -> FakeDisk:
-        """Return the disk as the next start finds it.
-
-        Args:
-            surviving: Which changes survive that were not flushed.
-            rng: Decides about each change for SurvivingData.SOME and TORN.
-        """
+        """Return the disk as the next start finds it. `rng` decides about each change for SurvivingData.SOME and TORN."""
         survivor = FakeDisk()
         survivor.now_ms = self.now_ms
         survivor._directories = set(self._directories)

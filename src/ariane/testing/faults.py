@@ -93,12 +93,7 @@ class RequestFaults:
         codes: Collection[int] | None,
         times: int | None,
     ) -> RequestFault:
-        """Begin a fault.
-
-        Args:
-            change: Serves an affected request, given the handler of the broker.
-            codes: Codes of the affected requests; None: all.
-            times: How many requests are affected at most; None: any number.
+        """Begin a fault. Arguments as of `RequestFault`.
 
         Raises:
             ConfigError: `times` is less than 1.

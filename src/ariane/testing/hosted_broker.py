@@ -89,8 +89,7 @@ class HostedBroker:
     async def kill(self, *, power_loss: bool = False) -> None:
         """End the broker unless it is stopped: from now on nothing reaches its clients or its disk.
 
-        Args:
-            power_loss: The disk loses what was not flushed. Only a disk in memory can do so.
+        With `power_loss`, the disk loses what was not flushed. Only a disk in memory can do so.
         """
         broker, self._broker = self._broker, None
         if broker is None:

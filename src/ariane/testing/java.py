@@ -247,13 +247,7 @@ class JavaRelease:
     ) -> list[str]:
         """Run a Java program and return the lines it printed.
 
-        Args:
-            main: Main class.
-            args: Its arguments.
-            timeout_s: Time limit.
-            jvm_args: Arguments of the JVM.
-            status: Expected exit status.
-            home: Its rocketmq.home.dir: tools read their account from conf/tools.yml there.
+        `home` is its rocketmq.home.dir: tools read their account from conf/tools.yml there.
 
         Raises:
             RuntimeError: it did not exit with `status` in time; contains its output.

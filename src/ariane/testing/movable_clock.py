@@ -78,7 +78,7 @@ class MovableClock:
     def shift(self, milliseconds: int) -> None:
         """Move the clock forward. Calls that are due now are made in the next iterations of the event loop."""
         self._advanced_ms += milliseconds
-        for timer in sorted(self._timers, key=_due):
+        for timer in sorted(self._timers, key=lambda timer: timer.due):
             timer.due -= milliseconds / 1000
             timer.schedule()
 
@@ -157,7 +157,3 @@ class ClusterClock:
 def _finish(over: asyncio.Future[None]) -> None:
     if not over.done():
         over.set_result(None)
-
-
-def _due(timer: _MovableTimer) -> float:
-    return timer.due

@@ -58,11 +58,9 @@ STORE = "/store"
 
 @contextlib.contextmanager
 def virtual_cluster(seed: int = 0, **settings: Any) -> Iterator[VirtualCluster]:
-    """Create a cluster without running servers; `VirtualCluster.start` starts them.
+    """Create a cluster without running servers; `VirtualCluster.start` starts them with these fields of BrokerConfig.
 
-    Args:
-        seed: Determines every random choice, so that a run can be repeated.
-        settings: Fields of BrokerConfig.
+    The seed determines every random choice, so that a run can be repeated.
     """
     before = random.getstate()
     random.seed(seed)  # the broker selects queues with the generator of the `random` module
