@@ -225,13 +225,16 @@ def _run(plan: BenchPlan, queues: int | None, *, as_json: bool) -> None:
     from ariane.cli.messages import bench_output
     from ariane.cli.servers import run_server
 
+    def print_note(text: str) -> None:
+        typer.echo(f"Note: {text}", err=True)
+
     results: list[BenchResult] = []
     status = 0
 
     async def work() -> None:
         nonlocal status
         with signals.loop_stop_signal() as stop, _progress() as on_progress:
-            run = BenchRun(plan, queues=queues, on_progress=on_progress, on_note=_note, stop=stop.event)
+            run = BenchRun(plan, queues=queues, on_progress=on_progress, on_note=print_note, stop=stop.event)
             results.append(await run.run())
             status = stop.exit_status
 
@@ -245,10 +248,6 @@ def _run(plan: BenchPlan, queues: int | None, *, as_json: bool) -> None:
     typer.echo(bench_output.cleanup_line(result), err=True)
     if status or not result.is_successful:
         raise typer.Exit(status or 1)
-
-
-def _note(text: str) -> None:
-    typer.echo(f"Note: {text}", err=True)
 
 
 @contextlib.contextmanager

@@ -102,8 +102,9 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     """Yield the result as text."""
     plan, host = result.plan, result.host
     yield f"{plan.mode.value} · topic {plan.topic} · {count_text(result.queues, 'queue')}"
+    load = "unknown" if host.load_average is None else host.load_average
     memory = "" if host.memory_bytes is None else f", {host.memory_bytes / (1 << 30):.1f} GiB"
-    yield f"host    {host.name}: {host.cpus} CPUs{memory}, load {_or_unknown(host.load_average)}, {host.system}"
+    yield f"host    {host.name}: {host.cpus} CPUs{memory}, load {load}, {host.system}"
     yield f"        {host.cpu_model}"
     yield f"client  ariane {host.ariane}, {host.python}"
     for broker in result.brokers:
@@ -214,10 +215,6 @@ def _software(broker: BrokerFacts) -> str:
     if broker.is_ariane is None:
         return broker.version
     return f"{'Ariane' if broker.is_ariane else 'Apache'} {broker.version}"
-
-
-def _or_unknown(value: object) -> object:
-    return "unknown" if value is None else value
 
 
 # --- JSON ---

@@ -25,12 +25,7 @@ class WriteInterrupted(Exception):
 
 
 class ByteOutput:
-    """Writes bytes to a file descriptor. Nothing is buffered: what was written is on its way to the reader.
-
-    Args:
-        fd: File descriptor, usually 1.
-        stop: Ends a write that waits for the reader.
-    """
+    """Writes bytes to a file descriptor. Nothing is buffered. `stop` ends a write that waits for the reader."""
 
     def __init__(self, fd: int, stop: asyncio.Event) -> None:
         self._fd = fd

@@ -126,7 +126,8 @@ async def consume(instance: ClientInstance, plan: ConsumePlan, output: MessageOu
             await _write_batches(_QueueBatches(consumer, plan, ranges).batches(), output, stop)
     else:
         await instance.routes.subscribe_queues(plan.topic)  # a consumer would wait for a topic that does not exist
-        start = _group_start(plan.start) if plan.since_ms is None else _at(plan.since_ms)
+        anchor: Literal["first", "last"] = "last" if plan.start is Anchor.END else "first"
+        start = anchor if plan.since_ms is None else _at(plan.since_ms)
         subscriptions = {plan.topic: plan.expression}
         settings = ConsumerSettings(commit_interval=COMMIT_S)
         async with LitePullConsumer(
@@ -142,13 +143,7 @@ async def _write_batches(
 ) -> bool:
     """Write batches until the last one, until the output is complete or until `stop` is set.
 
-    Args:
-        batches: Messages, and an empty batch at least every IDLE_S seconds.
-        output: Where to write them.
-        stop: Ends writing.
-
-    Returns:
-        Whether the last batch was written completely.
+    There is an empty batch at least every IDLE_S seconds. Return whether the last one was written completely.
     """
     async with aclosing(batches):
         async for messages in batches:
@@ -162,10 +157,6 @@ async def _write_batches(
             if stop.is_set() or output.is_complete:
                 break
     return True
-
-
-def _group_start(start: Anchor | int) -> Literal["first", "last"]:
-    return "last" if start is Anchor.END else "first"
 
 
 def _at(ms: int) -> datetime:
@@ -182,10 +173,7 @@ async def _offset_ranges(consumer: PullConsumer, plan: ConsumePlan) -> dict[Mess
     ranges = {}
     for queue, (first, end) in zip(queues, bounds, strict=True):
         if plan.since_ms is not None:
-            start = max(
-                first,
-                min(end, await consumer.offset_for_time(queue, _at(plan.since_ms))),
-            )
+            start = max(first, min(end, await consumer.offset_for_time(queue, _at(plan.since_ms))))
         else:
             start = _start_offset(queue, plan.start, max(0, first), end)
         ranges[queue] = (start, end)

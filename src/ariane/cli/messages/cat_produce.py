@@ -105,19 +105,16 @@ async def _read_whole(fd: int, path: str) -> bytes:
 
 
 class SendWindow:
-    """Sends messages, a limited number at a time, and collects the outcomes.
+    """Sends messages, at most `size` at a time, and collects the outcomes.
 
-    Args:
-        producer: Sends the messages.
-        queue: Queue to send to; None: the queues take turns.
-        size: Maximum number of sends in flight. With 1 and a queue, messages are stored in the order of the input.
+    Without a queue, the queues take turns. With one and a size of 1, messages are stored in the order of the input.
     """
 
     def __init__(self, producer: Producer, queue: MessageQueue | None, size: int) -> None:
         self.report = SendReport()  # outcomes so far; complete after `finish`
         self.failed = asyncio.Event()  # set with the first failure
-        self._producer = producer
-        self._queue = queue
+        self._producer = producer  # sends the messages
+        self._queue = queue  # to send to; None: the queues take turns
         self._free = asyncio.Semaphore(size)  # one slot per send that may still be started
         self._sends: set[asyncio.Task[None]] = set()  # in flight
 

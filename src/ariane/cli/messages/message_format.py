@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ariane.cli.messages.message_input import parse_escapes
+from ariane.cli.output.value_format import escape_control
 from ariane.cluster.messages.replay import DROPPED_PROPERTIES
 from ariane.errors import UsageError
 from ariane.model.message import ReceivedMessage
@@ -97,7 +98,7 @@ def hex_format(message: ReceivedMessage) -> bytes:
         *([f"tag {message.tags}"] if message.tags else []),
         count_text(len(message.body), "byte"),
     ]
-    lines = [_printable("  ".join(map(str, about)))]
+    lines = [escape_control("  ".join(map(str, about)))]
     for start in range(0, len(message.body), HEX_WIDTH):
         row = message.body[start : start + HEX_WIDTH]
         digits = f"{row[:8].hex(' ')}  {row[8:].hex(' ')}"
@@ -143,10 +144,6 @@ def _field(match: re.Match[str], text: str) -> bytes | Formatter:
 
 def _encode(value: object) -> bytes:
     return str(value).encode(errors="backslashreplace")
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _format_properties(message: ReceivedMessage) -> str:

@@ -77,11 +77,9 @@ def parse_duration_ms(text: str, option: str) -> int:
 
 
 class RecordSplitter:
-    """Splits a stream of bytes at a delimiter. A record may arrive in any number of chunks.
+    """Splits a stream of bytes at a delimiter, which ends each record; it may be missing after the last one.
 
-    Args:
-        delimiter: Ends each record; missing after the last one.
-        size_max: Maximum size of a record in bytes.
+    A record has at most `size_max` bytes, and may arrive in any number of chunks.
     """
 
     def __init__(self, delimiter: bytes, *, size_max: int) -> None:

@@ -121,15 +121,7 @@ def non_blank(text: object) -> str:
 
 
 def check_no_options(context: typer.Context, program: str) -> None:
-    """Check that options of a program do not precede a subcommand, which would ignore them.
-
-    Args:
-        context: Context of a group of commands that also runs a program.
-        program: The program with its article, for the error.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Raise UsageError if an option of the program that a group of commands runs precedes a subcommand, which would ignore it."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":

@@ -52,19 +52,11 @@ class SparkJobOptions:
     ] = None
 
     def settings(self) -> dict[str, str]:
-        """Return the settings of `--conf`.
-
-        Raises:
-            UsageError: as `parse_conf`.
-        """
+        """Return the settings of `--conf`."""
         return parse_conf(self.conf)
 
     def source(self) -> dict[str, str]:
-        """Return the options of format("rocketmq").
-
-        Raises:
-            UsageError: as `source_options`.
-        """
+        """Return the options of format("rocketmq")."""
         return source_options(self.namesrv, self.access, self.option)
 
 

@@ -16,15 +16,10 @@ UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_time(text: str, now_ms: int, option: str) -> int:
-    """Return a time in ms since the epoch.
-
-    Args:
-        text: `15m` (15 minutes before now) or `2026-01-31T10:00` (UTC unless it has an offset).
-        now_ms: the current time.
-        option: name of the option, for the error.
+    """Return a time in ms since the epoch: `15m` (before now) or `2026-01-31T10:00` (UTC unless it has an offset).
 
     Raises:
-        UsageError: the text is neither, or before 1970.
+        UsageError: the text is neither, or before 1970. Names the option.
     """
     # Bounded digits: the error of a huge number would be an overflow.
     if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
@@ -41,15 +36,7 @@ def parse_time(text: str, now_ms: int, option: str) -> int:
 
 
 def parse_duration_ms(text: str, option: str) -> int:
-    """Return a duration in ms.
-
-    Args:
-        text: `30s`, `15m`, `1.5h` or `2d`.
-        option: name of the option, for the error.
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Return the ms of `30s`, `15m`, `1.5h` or `2d`. The error of another form names the option."""
     if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
         return int(float(match[1]) * UNITS_MS[match[2]])
     raise UsageError(option, text, "expected a positive number followed by s, m, h or d, for example 30s or 1h")

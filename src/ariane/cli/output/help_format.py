@@ -118,11 +118,7 @@ def _write_epilog(epilog: str | None, formatter: Any) -> None:
 
 
 def examples(*lines: str) -> str:
-    """Return an epilog with example commands, each with an optional remark after `#`.
-
-    Args:
-        lines: `command # remark`; remarks are aligned.
-    """
+    """Return an epilog with example commands, `command  # remark`, whose optional remarks are aligned."""
     pairs = [line.partition("  # ") for line in lines]
     width = max(len(command) for command, _, _ in pairs)
     rows = (f"  {command:{width}}  # {remark}" if remark else f"  {command}" for command, _, remark in pairs)
@@ -135,13 +131,7 @@ class Application(typer.Typer):
     def command(  # type: ignore[override]
         self, name: str, *lines: str, **settings: Any
     ) -> Callable[[CommandFunction], CommandFunction]:
-        """Add a command.
-
-        Args:
-            name: Name of the command.
-            lines: Examples for its help, as for `examples`.
-            settings: Further settings of Typer.
-        """
+        """Add a command, with lines of examples in its help, and further settings of Typer."""
         return _with_groups(super().command(name, cls=HelpCommand, epilog=examples(*lines), **settings))
 
     def callback(self, *args: Any, **settings: Any) -> Callable[[CommandFunction], CommandFunction]:

@@ -34,12 +34,7 @@ def time_text(ms: int) -> str:
 
 
 def message_table(messages: Sequence[ReceivedMessage], *, with_origin: bool = False) -> Table:
-    """Return a table of messages.
-
-    Args:
-        messages: The messages.
-        with_origin: Add the original topic and the number of redeliveries, for dead letters.
-    """
+    """Return a table of messages; for dead letters with their original topics and numbers of redeliveries."""
     from ariane.reports.report import Column, Table
 
     names = ["stored (UTC)", "message id", "tag", "keys", "bytes"]

@@ -70,12 +70,7 @@ def render(report: Report, tables_dir: str = "") -> Iterator[RenderableType]:
 
 
 class ReportTable:
-    """A table of a report within the width of the console.
-
-    Args:
-        table: The table.
-        max_rows: Maximum number of rows; a line says how many were omitted. None: all rows.
-    """
+    """A table of a report within the width of the console. After `max_rows` rows, a line says how many were omitted."""
 
     def __init__(self, table: Table, max_rows: int | None = ROWS_MAX) -> None:
         self._table = table

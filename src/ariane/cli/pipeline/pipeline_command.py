@@ -149,10 +149,7 @@ def _journey_exporter(tables: Path, endpoint: str | None) -> JourneyExporter:
 class _ExportingListener:
     """Exports new journeys after each round, and passes all progress on to a reporter.
 
-    Args:
-        reporter: Shows the progress.
-        exporter: Exports what the round published.
-        is_final: There is only one round: a failed export ends the command. Otherwise the next round repeats it.
+    After a failed export, the next round repeats it; in the only round (`is_final`), the failure ends the command.
     """
 
     def __init__(self, reporter: ProgressReporter, exporter: JourneyExporter, *, is_final: bool) -> None:

@@ -198,9 +198,7 @@ class CollectorProgress:
         self._previous: object = None  # state or fault that was printed last
 
     def on_round(self, polled: PollingRound) -> None:
-        unavailable = {
-            f"{sample.broker}/{sample.broker_id}": sample.error for sample in polled.samples if sample.error is not None
-        }
+        unavailable = polled.unavailable
         state = (len(polled.samples), tuple(unavailable), polled.error is None)
         # A round every five seconds: only changes are worth a line.
         if state == self._previous:

@@ -21,7 +21,6 @@ from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from ariane.reports import ReportKind
     from ariane.reports.report import Plot, Report, Table
 
 WATCH_MIN_S = 1.0  # shorter periods would only repeat the same query
@@ -68,8 +67,10 @@ def report(
     Exits with status 1 if no data is available yet. The pipeline needs Spark and Java 17; this command needs neither,
     and no running broker.
     """
+    from ariane.reports import REPORTS
+
     name = command_names.parse_report(name)
-    kind = _kind(name)
+    kind = REPORTS[name]
     filters = {"topic": topic, "group": group}
     for option, value in filters.items():
         if value is not None and option not in kind.filters:
@@ -126,12 +127,7 @@ def _times(since: str, until: str | None) -> tuple[int, int, int]:
 
 
 def as_dict(report: Report, tables_dir: Path) -> dict[str, Any]:
-    """Return a report as JSON values. Times are ISO 8601, unknown values null.
-
-    Args:
-        report: the report.
-        tables_dir: the directory that it was read from.
-    """
+    """Return a report as JSON values. Times are ISO 8601, unknown values null."""
     from ariane.reports.report import Plot, Table
 
     return {
@@ -165,12 +161,6 @@ def _plot_dict(plot: Plot) -> dict[str, Any]:
 
 def _iso(value: object) -> object:
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
-
-
-def _kind(name: str) -> ReportKind:
-    from ariane.reports import REPORTS
-
-    return REPORTS[name]
 
 
 def _write(path: Path, result: Report, tables_dir: Path) -> None:

@@ -84,7 +84,7 @@ def _metrics_state(before: CollectorState | None, polled: PollingRound) -> Colle
     """Return the state for the metrics after a round."""
     from ariane.metrics.collector_metrics import CollectorState
 
-    unavailable = sum(sample.error is not None for sample in polled.samples)
+    unavailable = len(polled.unavailable)
     return CollectorState(
         rounds=1 + (before.rounds if before else 0),
         at_ms=SYSTEM_CLOCK.now_ms(),
@@ -105,10 +105,7 @@ class CollectorStatus:
 
     def on_round(self, polled: PollingRound) -> None:
         """Print the state after a round, if it is due."""
-        samples = polled.samples
-        unavailable = {
-            f"{sample.broker}/{sample.broker_id}": sample.error for sample in samples if sample.error is not None
-        }
+        samples, unavailable = polled.samples, polled.unavailable
         is_limited = any(any((sample.skipped.topics, sample.skipped.groups, sample.skipped.ages)) for sample in samples)
         state = (tuple(sorted(unavailable)), len(samples), is_limited, polled.error is None, polled.dropped)
         if state == self._previous and time.monotonic() - self._printed_at_s < LINE_INTERVAL_S:

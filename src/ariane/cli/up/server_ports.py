@@ -32,8 +32,7 @@ def choose_port(
     """Return `port`, or a free one if `port` is 0, or is used and the server may move.
 
     Args:
-        option: Name of the option, for the error.
-        port: Preferred port; 0: any.
+        port: Preferred port; 0: any. The error names the option.
         may_move: Whether another port is used, and printed, while `port` is in use.
         print_line: Prints the port that is used instead.
         offsets: Ports that the server needs, relative to its own.
