@@ -68,7 +68,6 @@ class BrokerServices:
     dispatcher: PostStoreDispatcher  # wakes held pulls and slaves after each append
     flusher: Flusher  # makes appended records durable
     feed: ReplicationFeed
-    """Feeds the slaves."""
     transactions: TransactionService  # half messages and their decisions
     cleaner: FileCleaner  # removes old files; tools can start it
     remover: TopicRemover  # deletes topics with their messages and offsets
@@ -76,7 +75,6 @@ class BrokerServices:
     server: RemotingServer
     """Reaches connected clients."""
     registration: Registration
-    """Registers with the name servers."""
     access: AccessControl | None
     """None if access control is disabled."""
     config_file: BrokerConfigFile | None

@@ -20,7 +20,6 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """State of one broker that no request returns."""
 
     cluster: str
-    """brokerClusterName."""
     name: str
     """brokerName, which a master and its slaves share."""
     broker_id: int

@@ -55,7 +55,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     master: str = "local[2]"
-    """Spark's master."""
     once: bool = False
     """Process everything available, then exit."""
     interval_s: float = 2.0
@@ -63,7 +62,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_days: int = KEEP_DAYS
     """Retention of rows."""
     spark_conf: Mapping[str, str] = {}
-    """Spark settings of the user."""
 
     def __post_init__(self) -> None:
         if self.keep_days < 1:

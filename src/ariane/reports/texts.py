@@ -15,7 +15,6 @@ class Moment(NamedTuple):
     """A time in a text."""
 
     at: datetime
-    """The time."""
     format: str
     """Its format, as for strftime."""
 
@@ -24,9 +23,7 @@ class Zone(NamedTuple):
     """The zone of the times in a text."""
 
     zone: tzinfo = UTC
-    """The zone."""
     name: str = "UTC"
-    """Its name."""
 
 
 ZONE = Zone()

@@ -53,7 +53,6 @@ class Flusher:
         self._derived_executor = derived_executor  # flushes consume queues and checkpoint
         self._listener = listener  # called after a flush that made records durable
         self._sync_timeout_s = sync_timeout_s  # None in asynchronous mode
-        # Requests that wait for the disk.
         self._waiters: OffsetWaiters[bool] = OffsetWaiters(reached=True, timed_out=False)
         self._is_group_commit = False  # requested flushes begin at once, not with the next timed flush
         self._is_requested = False  # more was appended than the flush in flight covers

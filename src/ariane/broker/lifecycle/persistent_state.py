@@ -89,7 +89,6 @@ class PersistentState:
         monotonic_ms: Callable[[], float],
     ) -> None:
         self.topics = TopicRegistry(saved.topics, config, now_ms, self.record)  # changed by sends and tools
-        # Changed by heartbeats and tools.
         self.groups = GroupRegistry(
             saved.groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms, record=self.record
         )

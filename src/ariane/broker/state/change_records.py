@@ -164,7 +164,6 @@ class LoadedChanges(NamedTuple):
     """The log as a start reads it."""
 
     entries: list[ChangeEntry]
-    """The changes, in order."""
     saved: dict[str, dict[int, int]]
     """The known contents of each document: checksum → number of the last change that the content holds."""
     files: list[ChangeLogFile]

@@ -33,13 +33,10 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How this client takes part in a consumer group."""
 
     group: str
-    """Name of the consumer group."""
     settings: ConsumerSettings = ConsumerSettings()
-    """Limits and intervals."""
     start: StartOffset = "last"
     """Where to start in queues for which the group has no stored offset."""
     assignment: Assignment = Assignment.SHARED
-    """How queues are distributed."""
     strategy: AssignmentStrategy = average
     """Rule by which the members share queues (`Assignment.SHARED`)."""
     is_orderly: bool = False

@@ -19,7 +19,6 @@ class ProcessQueue:
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: float = 0.0) -> None:
         self.queue = queue
-        """The queue."""
         self.tracker = OffsetTracker(next_offset)
         """Pending messages and the offset that may be committed."""
         self.is_revoked = False

@@ -42,7 +42,6 @@ class ConcurrentDelivery:
         clock: Clock,
     ) -> None:
         self.invoker = invoker
-        """Calls the application's listener."""
         self._offsets = offsets  # receives the consumed offset of a queue after each chunk
         self._send_back = send_back  # what happens to messages of a failed call
         self._settings = settings  # number of workers, messages per call, delay of local retries

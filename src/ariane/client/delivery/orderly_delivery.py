@@ -49,7 +49,6 @@ class OrderlyDelivery:
         # Broadcasting members share no queues, so they need no locks.
         self._needs_lock = settings.message_model == "clustering"
         self.invoker = invoker
-        """Calls the application's listener."""
         self._offsets = offsets  # receives the consumed offset after each call
         self._send_back = send_back  # what happens to messages that exceeded the retry limit
         self._settings = settings  # messages per call, pause after a failure, retry limit

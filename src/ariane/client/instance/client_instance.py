@@ -134,7 +134,6 @@ class ClientInstance:
         ip = self.settings.client_ip or local_ip()
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"  # `ip@name`: identifies this member in heartbeats and in assignments
-        # Generates unique ids of messages and of requests.
         self.new_message_id = unique_ids(clock.now_ms, ip=ip)
         self.name_servers = validation.name_servers(namesrv)  # validated; a look-up tries one after another
         # Names of topics and groups on the wire.

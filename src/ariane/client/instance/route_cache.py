@@ -66,7 +66,6 @@ class RouteCache:
         )
         self._namespace = namespace or Namespace("")  # of the topics at the brokers, for errors
         self._rng = rng  # spreads requests that any broker of a topic can answer
-        # Route of each topic in use.
         self._routes: dict[str, TopicRoute] = {}
         # Writable queues of each topic that was sent to.
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}

@@ -73,7 +73,6 @@ class FetchContext:
     offsets: OffsetStore
     """Consumed offsets, also carried to the broker by pull requests."""
     delivery: DeliveryStrategy
-    """Receives the messages."""
     rates: ConsumeRates
     """Counts pulls and pulled messages."""
 

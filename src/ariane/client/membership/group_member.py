@@ -77,7 +77,6 @@ class GroupMember(ConsumingClient):
                 fix = "expected 'clustering' without subscriptions; to read every queue, assign all queues"
                 raise ConfigError("message_model", self.settings.message_model, fix)
             assignment = Assignment.ALL
-        # Group, settings, and how queues are assigned.
         self._options = GroupOptions(
             group=self.group,
             settings=self.settings,

@@ -47,7 +47,6 @@ class TraceSpill:
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
         self.count = 0
-        """Number of waiting records."""
         self._directory = directory
         self._bytes_max = bytes_max
         self._home = directory / f"{os.getpid()}-{secrets.token_hex(4)}"  # a name that no other dispatcher uses

@@ -65,7 +65,6 @@ class PolledCluster(NamedTuple):
     snapshot: ScrapedCluster
     """Values of all brokers."""
     name_servers: Mapping[str, bool]
-    """Whether each name server responded."""
     base_s: float
     """Duration of the base round."""
     details_age_s: float | None

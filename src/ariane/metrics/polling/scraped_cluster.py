@@ -38,7 +38,6 @@ class ScrapedBroker(msgspec.Struct, frozen=True, kw_only=True):
     """One broker."""
 
     cluster: str
-    """Value of the label `cluster`."""
     name: str
     """Broker name, which a master and its slaves share."""
     broker_id: int
@@ -46,7 +45,6 @@ class ScrapedBroker(msgspec.Struct, frozen=True, kw_only=True):
     addr: str
     """ip:port as registered with the name servers."""
     is_up: bool
-    """Whether the broker responded."""
     is_registered: bool = True
     """Whether a name server lists it; one that none lists any more is polled for some more time (`PollScope.remember_s`)."""
     reason: str = ""
@@ -56,7 +54,6 @@ class ScrapedBroker(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, tuple[QueueRange, ...]] = {}
     """Queues of each topic; of masters only, as the following ones."""
     topic_configs: Mapping[str, TopicConfig] = {}
-    """Settings of each topic."""
     group_names: frozenset[str] = frozenset()
     """Groups that have a configuration or offsets."""
     offsets: Mapping[Pair, Mapping[int, int]] = {}
@@ -126,7 +123,6 @@ class PairProgress(msgspec.Struct, frozen=True, gc=False):
     topic: str
     """May be the retry topic of the group."""
     group: str
-    """Consumer group."""
     ranges: tuple[QueueRange, ...]
     """The queues of the topic that consumers read; none if the broker rejected the request for them."""
     offsets: Mapping[int, int]

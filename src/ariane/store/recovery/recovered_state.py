@@ -34,17 +34,14 @@ class RecoveredState(msgspec.Struct, frozen=True, kw_only=True):
     """An open store directory: the log, what is derived from it, and how the recovery went."""
 
     files: OpenFiles
-    """Open file handles of all parts."""
     checkpoint: CheckpointFile
     """How much of the log and the derived files is durable."""
     log: CommitLog
-    """The commit log, ready to append."""
     queues: ConsumeQueues
     """Consume queues with an entry for each record of the log."""
     index: IndexBuilder
     """The key index; one without files if the store has none."""
     delayed: DelayedMessages
-    """Pending delayed messages."""
     deletions: Deletions
     """Deleted topics, whose records get no entry."""
     report: RecoveryReport

@@ -35,11 +35,9 @@ class PullFacts(NamedTuple):
     """All that `PullFilterBuilder.build` takes from the state of the broker, except SQL92 filters."""
 
     config: BrokerConfig
-    """The settings in force."""
     group: SubscriptionGroupConfig | None
-    """The consumer group."""
     topic: TopicConfig | None
-    """Its permissions, and its queues."""
+    """With its permissions and queues."""
     is_online: bool | None = None
     """Whether the group has members; None if the pull has an expression of its own, as the next two."""
     is_broadcasting: bool | None = None
