@@ -170,10 +170,10 @@ def test_rows_of_a_timed_out_thread_are_blocked_until_it_has_ended(fails: bool, 
 
     async def work() -> None:
         async with Idempotent(listener, store=SqliteStore(tmp_path / "seen")) as once:
-            listening = listening_to(once)
+            listening, patient = listening_to(once), listening_to(once, timeout_ms=30_000)
             try:
                 assert (await listening.invoke_once(rows(0, 1))).status is ConsumeReturn.TIME_OUT
-                repeated = [asyncio.ensure_future(listening.invoke_once(rows(number))) for number in (0, 1, 0)]
+                repeated = [asyncio.ensure_future(patient.invoke_once(rows(number))) for number in (0, 1, 0)]
                 done, _ = await asyncio.wait(repeated, timeout=0.05)
                 assert not done and len(listener.threads) == 1
                 repeated[2].cancel()  # one that waits frees nothing
@@ -183,6 +183,7 @@ def test_rows_of_a_timed_out_thread_are_blocked_until_it_has_ended(fails: bool, 
             finally:
                 listener.gate.set()
                 listening.close()
+                patient.close()
 
     asyncio.run(work())
     assert len(listener.threads) == (3 if fails else 1)
