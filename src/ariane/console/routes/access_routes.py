@@ -37,30 +37,35 @@ async def get_access(request: Request, services: Services, query: ListParameters
     return console_users.access(services, query, identity=identity_of(request))
 
 
+@pages.form("/access/users", ACCESS)
 @api.post("/access/users")
 async def add_user(services: Services, form: NewUserForm) -> ChangeResult:
     """Create an account of the console."""
     return await console_users.add_user(services, form)
 
 
+@pages.form("/access/users/{name}/role", ACCESS)
 @api.put("/access/users/{name}/role")
 async def set_user_role(services: Services, name: str, form: UserRoleForm) -> ChangeResult:
     """Change a role; all sessions of the account end."""
     return console_users.set_role(services, name, form)
 
 
+@pages.form("/access/users/{name}/password", ACCESS)
 @api.put("/access/users/{name}/password")
 async def set_user_password(services: Services, name: str, form: UserPasswordForm) -> ChangeResult:
     """Replace a password; all sessions of the account end."""
     return await console_users.set_password(services, name, form)
 
 
+@pages.form("/access/users/{name}/delete", ACCESS)
 @api.delete("/access/users/{name}")
 async def remove_user(services: Services, name: str, form: FromQuery[DeletionForm]) -> ChangeResult:
     """Remove an account; `confirm` must be its name."""
     return console_users.remove_user(services, name, form)
 
 
+@pages.form("/access/sessions/{session_id}/end")
 @api.delete("/access/sessions/{session_id}")
 async def revoke_session(services: Services, session_id: str) -> ChangeResult:
     """End a session of any account."""
@@ -74,6 +79,7 @@ async def get_own_account(request: Request, services: Services) -> OwnAccountVie
     return console_users.own_account(services, sender(request))
 
 
+@pages.form("/account/sessions/{session_id}/end", OWN)
 @api.delete("/account/sessions/{session_id}")
 async def revoke_own_session(request: Request, services: Services, session_id: str) -> ChangeResult:
     """End a session of the sender's account."""
@@ -87,18 +93,21 @@ async def get_broker_acl(services: Services, query: ListParameters) -> AclView:
     return await broker_acl.broker_acl(services, query)
 
 
+@pages.form("/access/acl/accounts", ACL, plan="")
 @api.put("/access/acl/accounts")
 async def save_acl_account(services: Services, form: AclAccountForm) -> ChangeResult:
     """Create an account of the brokers, or replace its settings."""
     return await broker_acl.save_account(services, form)
 
 
+@pages.form("/access/acl/accounts/delete", ACL, plan="")
 @api.delete("/access/acl/accounts")
 async def delete_acl_account(services: Services, form: FromQuery[AclDeletionForm]) -> ChangeResult:
     """Delete an account of the brokers; `confirm` must be its access key."""
     return await broker_acl.delete_account(services, form)
 
 
+@pages.form("/access/acl/addresses", ACL, plan="")
 @api.put("/access/acl/addresses")
 async def set_global_addresses(services: Services, form: GlobalAddressesForm) -> ChangeResult:
     """Replace the addresses from which requests need no account."""
@@ -115,12 +124,6 @@ async def access_page(request: Request, services: Services, query: ListParameter
     return render(request, "access/access.html", view=view, roles=list(ConsoleRole))
 
 
-@pages.post("/access/users")
-async def add_user_form(request: Request, services: Services, form: FromForm[NewUserForm]) -> Response:
-    """Create an account."""
-    return changed(request, await console_users.add_user(services, form), location=ACCESS)
-
-
 @pages.get("/access/users/{name}")
 async def user_page(request: Request, services: Services, name: str, query: ListParameters) -> Response:
     """Return one account with the forms that change it."""
@@ -129,30 +132,6 @@ async def user_page(request: Request, services: Services, name: str, query: List
     if user is None:
         raise HTTPException(404, f"No console account has the name {name}.")
     return render(request, "access/user.html", user=user, roles=list(ConsoleRole))
-
-
-@pages.post("/access/users/{name}/role")
-async def set_role(request: Request, services: Services, name: str, form: FromForm[UserRoleForm]) -> Response:
-    """Change a role."""
-    return changed(request, console_users.set_role(services, name, form), location=ACCESS)
-
-
-@pages.post("/access/users/{name}/password")
-async def set_password(request: Request, services: Services, name: str, form: FromForm[UserPasswordForm]) -> Response:
-    """Replace a password."""
-    return changed(request, await console_users.set_password(services, name, form), location=ACCESS)
-
-
-@pages.post("/access/users/{name}/delete")
-async def remove_user_form(request: Request, services: Services, name: str, form: FromForm[DeletionForm]) -> Response:
-    """Remove an account."""
-    return changed(request, console_users.remove_user(services, name, form), location=ACCESS)
-
-
-@pages.post("/access/sessions/{session_id}/end")
-async def revoke_session_form(request: Request, services: Services, session_id: str) -> Response:
-    """End a session of any account."""
-    return changed(request, console_users.revoke_session(services, session_id))
 
 
 @pages.post("/account/password")
@@ -168,13 +147,6 @@ async def set_own_password(request: Request, services: Services, form: FromForm[
     return response
 
 
-@pages.post("/account/sessions/{session_id}/end")
-async def revoke_own_session_form(request: Request, services: Services, session_id: str) -> Response:
-    """End one of one's own sessions."""
-    result = console_users.revoke_session(services, session_id, account=sender(request).name)
-    return changed(request, result, location=OWN)
-
-
 @pages.post("/account/sessions/end-others")
 async def revoke_other_sessions(request: Request, services: Services) -> Response:
     """End all of one's own sessions except this one."""
@@ -186,24 +158,3 @@ async def acl_account_page(request: Request, services: Services, key: str = "") 
     """Return the form of an account; without a key that of a new one."""
     account = await broker_acl.acl_account(services, key) if key else None
     return render(request, "access/acl_account.html", account=account, permissions=broker_acl.PERMISSIONS)
-
-
-@pages.post("/access/acl/accounts")
-async def save_acl_account_form(request: Request, services: Services, form: FromForm[AclAccountForm]) -> Response:
-    """Create or change an account."""
-    return changed(request, await broker_acl.save_account(services, form), location=None if form.is_dry_run else ACL)
-
-
-@pages.post("/access/acl/accounts/delete")
-async def delete_acl_account_form(request: Request, services: Services, form: FromForm[AclDeletionForm]) -> Response:
-    """Delete an account."""
-    return changed(request, await broker_acl.delete_account(services, form), location=None if form.is_dry_run else ACL)
-
-
-@pages.post("/access/acl/addresses")
-async def set_global_addresses_form(
-    request: Request, services: Services, form: FromForm[GlobalAddressesForm]
-) -> Response:
-    """Replace the addresses that need no account."""
-    result = await broker_acl.set_global_addresses(services, form)
-    return changed(request, result, location=None if form.is_dry_run else ACL)

@@ -20,9 +20,9 @@ from ariane.console.areas.alerts.alerting import (
 from ariane.console.areas.confirmation import DeletionForm
 from ariane.console.security.accounts.identity import has_role, identity_of
 from ariane.console.security.accounts.roles import ConsoleRole
-from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services
+from ariane.console.web.dependencies import FromQuery, ListParameters, Services
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import changed, render
+from ariane.console.web.rendering import render
 from ariane.console.web.view_model import ChangeResult
 
 pages = PageRouter(prefix="/alerts")
@@ -44,12 +44,14 @@ async def list_alert_history(services: Services, query: ListParameters) -> Alert
     return alerting.alert_history(services, query)
 
 
+@pages.form("/close")
 @api.post("/close")
 async def close_alert(services: Services, form: CloseAlertForm) -> ChangeResult:
     """End a firing alert by hand; it begins again if its condition holds."""
     return alerting.close_alert(services, form)
 
 
+@pages.form("/silences")
 @api.post("/silences")
 async def add_silence(request: Request, services: Services, form: SilenceForm) -> ChangeResult:
     """Suppress notifications for some time."""
@@ -57,6 +59,7 @@ async def add_silence(request: Request, services: Services, form: SilenceForm) -
     return alerting.add_silence(services, form, account=identity.name if identity else "")
 
 
+@pages.form("/silences/{silence_id}/end")
 @api.delete("/silences/{silence_id}")
 async def end_silence(services: Services, silence_id: str) -> ChangeResult:
     """End a silence now."""
@@ -70,18 +73,21 @@ async def list_alert_rules(services: Services) -> AlertRulesView:
     return alerting.alert_rules(services)
 
 
+@pages.form("/rules", RULES)
 @api.post("/rules")
 async def add_alert_rule(services: Services, form: AlertRuleForm) -> ChangeResult:
     """Create a rule."""
     return alerting.save_rule(services, form)
 
 
+@pages.form("/rules/{rule_id}", RULES)
 @api.put("/rules/{rule_id}")
 async def change_alert_rule(services: Services, rule_id: str, form: AlertRuleForm) -> ChangeResult:
     """Replace a rule; its alerts begin again."""
     return alerting.save_rule(services, form, rule_id=rule_id)
 
 
+@pages.form("/rules/{rule_id}/delete", RULES)
 @api.delete("/rules/{rule_id}")
 async def delete_alert_rule(services: Services, rule_id: str, form: FromQuery[DeletionForm]) -> ChangeResult:
     """Delete a rule; `confirm` must be its name."""
@@ -95,43 +101,49 @@ async def list_alert_channels(request: Request, services: Services) -> AlertChan
     return alert_channels.alert_channels(services, is_admin=has_role(request, ConsoleRole.ADMIN))
 
 
+@pages.form("/channels/web-hooks", CHANNELS)
 @api.post("/channels/web-hooks")
 async def add_web_hook(services: Services, form: WebHookForm) -> ChangeResult:
     """Create a web hook."""
     return alert_channels.save_web_hook(services, form)
 
 
+@pages.form("/channels/web-hooks/{channel_id}", CHANNELS)
 @api.put("/channels/web-hooks/{channel_id}")
 async def change_web_hook(services: Services, channel_id: str, form: WebHookForm) -> ChangeResult:
     """Replace a web hook."""
     return alert_channels.save_web_hook(services, form, channel_id=channel_id)
 
 
+@pages.form("/channels/email", CHANNELS)
 @api.post("/channels/email")
 async def add_email(services: Services, form: EmailForm) -> ChangeResult:
     """Create recipients of e-mail."""
     return alert_channels.save_email(services, form)
 
 
+@pages.form("/channels/email/{channel_id}", CHANNELS)
 @api.put("/channels/email/{channel_id}")
 async def change_email(services: Services, channel_id: str, form: EmailForm) -> ChangeResult:
     """Replace recipients of e-mail."""
     return alert_channels.save_email(services, form, channel_id=channel_id)
 
 
+@pages.form("/channels/{channel_id}/test")
 @api.post("/channels/{channel_id}/test")
 async def test_alert_channel(services: Services, channel_id: str) -> ChangeResult:
     """Send a test notification."""
     return await alert_channels.send_test(services, channel_id)
 
 
+@pages.form("/channels/{channel_id}/delete", CHANNELS)
 @api.delete("/channels/{channel_id}")
 async def delete_alert_channel(services: Services, channel_id: str, form: FromQuery[DeletionForm]) -> ChangeResult:
     """Delete a receiver; `confirm` must be its name."""
     return await alert_channels.delete_channel(services, channel_id, form)
 
 
-# --- other pages, and forms ---
+# --- other pages ---
 
 
 @pages.get("")
@@ -139,25 +151,6 @@ async def alert_page(request: Request, services: Services, query: ListParameters
     """Return the firing alerts."""
     view = alerting.alert_list(services, query)
     return render(request, "alerts/alerts.html", view=view, rules=services.alerts.settings.rules)
-
-
-@pages.post("/close")
-async def close_alert_form(request: Request, services: Services, form: FromForm[CloseAlertForm]) -> Response:
-    """End a firing alert by hand."""
-    return changed(request, alerting.close_alert(services, form))
-
-
-@pages.post("/silences")
-async def add_silence_form(request: Request, services: Services, form: FromForm[SilenceForm]) -> Response:
-    """Suppress notifications for some time."""
-    identity = identity_of(request)
-    return changed(request, alerting.add_silence(services, form, account=identity.name if identity else ""))
-
-
-@pages.post("/silences/{silence_id}/end")
-async def end_silence_form(request: Request, services: Services, silence_id: str) -> Response:
-    """End a silence now."""
-    return changed(request, alerting.end_silence(services, silence_id))
 
 
 @pages.get("/rules/new")
@@ -172,24 +165,6 @@ async def rule_page(request: Request, services: Services, rule_id: str) -> Respo
     return _rule_form(request, alerting.alert_rule(services, rule_id))
 
 
-@pages.post("/rules")
-async def add_rule(request: Request, services: Services, form: FromForm[AlertRuleForm]) -> Response:
-    """Create a rule."""
-    return changed(request, alerting.save_rule(services, form), location=RULES)
-
-
-@pages.post("/rules/{rule_id}")
-async def change_rule(request: Request, services: Services, rule_id: str, form: FromForm[AlertRuleForm]) -> Response:
-    """Replace a rule."""
-    return changed(request, alerting.save_rule(services, form, rule_id=rule_id), location=RULES)
-
-
-@pages.post("/rules/{rule_id}/delete")
-async def delete_rule(request: Request, services: Services, rule_id: str, form: FromForm[DeletionForm]) -> Response:
-    """Delete a rule."""
-    return changed(request, alerting.delete_rule(services, rule_id, form), location=RULES)
-
-
 @pages.get("/channels/new")
 async def new_channel_page(request: Request, kind: Literal["webHook", "email"] = "webHook") -> Response:
     """Return the form for a new receiver."""
@@ -201,48 +176,6 @@ async def channel_page(request: Request, services: Services, channel_id: str) ->
     """Return the form of a receiver."""
     channel = alert_channels.alert_channel(services, channel_id)
     return _channel_form(request, channel, channel.kind)
-
-
-@pages.post("/channels/web-hooks")
-async def add_web_hook_form(request: Request, services: Services, form: FromForm[WebHookForm]) -> Response:
-    """Create a web hook."""
-    return changed(request, alert_channels.save_web_hook(services, form), location=CHANNELS)
-
-
-@pages.post("/channels/web-hooks/{channel_id}")
-async def change_web_hook_form(
-    request: Request, services: Services, channel_id: str, form: FromForm[WebHookForm]
-) -> Response:
-    """Replace a web hook."""
-    return changed(request, alert_channels.save_web_hook(services, form, channel_id=channel_id), location=CHANNELS)
-
-
-@pages.post("/channels/email")
-async def add_email_form(request: Request, services: Services, form: FromForm[EmailForm]) -> Response:
-    """Create recipients of e-mail."""
-    return changed(request, alert_channels.save_email(services, form), location=CHANNELS)
-
-
-@pages.post("/channels/email/{channel_id}")
-async def change_email_form(
-    request: Request, services: Services, channel_id: str, form: FromForm[EmailForm]
-) -> Response:
-    """Replace recipients of e-mail."""
-    return changed(request, alert_channels.save_email(services, form, channel_id=channel_id), location=CHANNELS)
-
-
-@pages.post("/channels/{channel_id}/test")
-async def test_channel(request: Request, services: Services, channel_id: str) -> Response:
-    """Send a test notification."""
-    return changed(request, await alert_channels.send_test(services, channel_id))
-
-
-@pages.post("/channels/{channel_id}/delete")
-async def delete_channel(
-    request: Request, services: Services, channel_id: str, form: FromForm[DeletionForm]
-) -> Response:
-    """Delete a receiver."""
-    return changed(request, await alert_channels.delete_channel(services, channel_id, form), location=CHANNELS)
 
 
 def _rule_form(request: Request, rule: alerting.AlertRuleRow | None) -> Response:

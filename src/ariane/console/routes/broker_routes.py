@@ -52,12 +52,14 @@ async def post_broker_setting(services: Services, broker: str, form: SettingForm
     return await broker_changes.change_setting(services, broker, form)
 
 
+@pages.form("/brokers/{broker}/clean", "/brokers/{broker}/operations")
 @api.post("/brokers/{broker}/clean")
 async def post_broker_clean(services: Services, broker: str, form: CleaningForm) -> ChangeResult:
     """Delete files of a broker that are not needed any more."""
     return await broker_changes.clean(services, broker, form)
 
 
+@pages.form("/brokers/{broker}/write-permission", "/brokers/{broker}/operations")
 @api.post("/brokers/{broker}/write-permission")
 async def post_write_permission(services: Services, broker: str, form: WritePermissionForm) -> ChangeResult:
     """Add or remove the write permission of a broker."""
@@ -67,16 +69,12 @@ async def post_write_permission(services: Services, broker: str, form: WritePerm
 # --- other pages, and forms ---
 
 
-def path_of(broker: str, tab: str = "", broker_id: int = 0) -> str:
-    """Return the path of a page of a broker."""
-    return f"/brokers/{path_segment(broker)}" + (f"/{tab}" if tab else "") + (f"?id={broker_id}" if broker_id else "")
-
-
 @pages.post("/brokers/{broker}/configuration")
 async def change_setting(request: Request, services: Services, broker: str, form: FromForm[SettingForm]) -> Response:
     """Change a setting of a broker."""
     result = await broker_changes.change_setting(services, broker, form)
-    return answer_change(request, result, location=path_of(broker, "configuration", form.id))
+    server = f"?id={form.id}" if form.id else ""
+    return answer_change(request, result, location=f"/brokers/{path_segment(broker)}/configuration{server}")
 
 
 @pages.get("/brokers/{broker}/operations")
@@ -85,19 +83,3 @@ async def broker_operations_page(
 ) -> Response:
     """Return the forms of operations on a broker."""
     return render(request, "cluster/operations.html", view=await broker_details.broker_servers(services, broker, query))
-
-
-@pages.post("/brokers/{broker}/clean")
-async def clean(request: Request, services: Services, broker: str, form: FromForm[CleaningForm]) -> Response:
-    """Delete files of a broker."""
-    result = await broker_changes.clean(services, broker, form)
-    return answer_change(request, result, location=path_of(broker, "operations"))
-
-
-@pages.post("/brokers/{broker}/write-permission")
-async def change_write_permission(
-    request: Request, services: Services, broker: str, form: FromForm[WritePermissionForm]
-) -> Response:
-    """Change the write permission of a broker."""
-    result = await broker_changes.change_write_permission(services, broker, form)
-    return answer_change(request, result, location=path_of(broker, "operations"))

@@ -16,10 +16,10 @@ from ariane.console.areas.groups import group_list
 from ariane.console.areas.groups.group_list import GroupListQuery
 from ariane.console.areas.messages.body_encoding import BodyEncoding
 from ariane.console.texts.text_format import path_segment
-from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services
+from ariane.console.web.dependencies import FromQuery, ListParameters, Services
 from ariane.console.web.downloads import download
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import render, shown_below
+from ariane.console.web.rendering import render
 
 pages = PageRouter(prefix="/dead-letters")
 api = APIRouter(prefix="/dead-letters", tags=["dead letters"])
@@ -31,6 +31,7 @@ async def list_dead_letters(services: Services, group: str, query: FromQuery[Dea
     return await dead_letters.dead_letter_list(services, group, query)
 
 
+@pages.form("/{group}/resend", template="dead_letters/resend_result.html")
 @api.post("/{group}/resend")
 async def resend_dead_letters(services: Services, group: str, form: ResendForm) -> ResendView:
     """Send copies of dead letters to their original topics, or return the plan; with an outcome per message."""
@@ -59,7 +60,7 @@ async def get_dead_letter(services: Services, group: str, message_id: str) -> De
     return await dead_letters.dead_letter(services, group, message_id)
 
 
-# --- other pages, and forms ---
+# --- other pages ---
 
 
 @pages.get("")
@@ -83,15 +84,6 @@ async def dead_letters_page(
     # The files contain what the list shows.
     filters = urlencode({name: value for name, value in view.filter.model_dump().items() if value})
     return render(request, "dead_letters/list.html", view=view, query=query, filters=filters)
-
-
-@pages.post("/{group}/resend")
-async def resend_dead_letters_form(
-    request: Request, services: Services, group: str, form: FromForm[ResendForm]
-) -> Response:
-    """Resend dead letters and show the outcome of each."""
-    result = await dead_letter_resend.resend_dead_letters(services, group, form)
-    return shown_below(request, "dead_letters/resend_result.html", result=result)
 
 
 @pages.get("/{group}/{message_id}")

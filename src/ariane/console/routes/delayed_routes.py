@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 from ariane.console.areas.delays import delayed
 from ariane.console.areas.delays.delayed import CancelDelayedForm, DelayedQuery, DelayedRow, DelayedView
 from ariane.console.texts.translation import gettext as _
-from ariane.console.web.dependencies import FromForm, FromQuery, Services
+from ariane.console.web.dependencies import FromQuery, Services
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import answer_change, render
+from ariane.console.web.rendering import render
 from ariane.console.web.view_model import ChangeResult
 
 pages = PageRouter()
@@ -30,13 +30,14 @@ async def get_delayed(services: Services, message_id: str) -> DelayedRow:
     return await delayed.delayed_message(services, message_id)
 
 
+@pages.form("/delayed/{message_id}/cancel", "/delayed")
 @api.delete("/{message_id}")
 async def cancel_delayed(services: Services, message_id: str, form: FromQuery[CancelDelayedForm]) -> ChangeResult:
     """Cancel a pending message with a delivery time; `confirm` must be its id."""
     return await delayed.cancel_delayed(services, message_id, form)
 
 
-# --- other pages, and forms ---
+# --- other pages ---
 
 
 @pages.get("/delayed")
@@ -50,14 +51,6 @@ async def delayed_page(request: Request, services: Services, query: FromQuery[De
 async def cancel_page(request: Request, services: Services, message_id: str) -> Response:
     """Return the form that cancels a pending message."""
     return render(request, "delayed/cancel.html", row=await delayed.delayed_message(services, message_id))
-
-
-@pages.post("/delayed/{message_id}/cancel")
-async def cancel_delayed_form(
-    request: Request, services: Services, message_id: str, form: FromForm[CancelDelayedForm]
-) -> Response:
-    """Cancel a pending message."""
-    return answer_change(request, await delayed.cancel_delayed(services, message_id, form), location="/delayed")
 
 
 def due_chart(view: DelayedView) -> dict[str, Any]:

@@ -28,10 +28,9 @@ from ariane.console.areas.groups.group_settings import (
 from ariane.console.areas.groups.group_traffic import GroupTrafficView
 from ariane.console.areas.groups.offset_changes import ResetOffsetsView
 from ariane.console.areas.reports.chart_history import ChartQuery
-from ariane.console.texts.text_format import path_segment
-from ariane.console.web.dependencies import FromForm, FromQuery, Services
+from ariane.console.web.dependencies import FromQuery, Services
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import answer_change, render, shown_below
+from ariane.console.web.rendering import render
 from ariane.console.web.view_model import ChangeResult
 
 pages = PageRouter()
@@ -45,6 +44,7 @@ async def list_groups(services: Services, query: FromQuery[GroupListQuery]) -> G
     return await group_list.group_list(services, query)
 
 
+@pages.form("/create-group", "/groups/{group}/configuration")
 @api.post("")
 async def create_group(services: Services, form: CreateGroupForm) -> ChangeResult:
     """Create a consumer group."""
@@ -58,6 +58,7 @@ async def get_group(services: Services, group: str, query: FromQuery[ProgressQue
     return await group_progress.group_progress(services, group, query)
 
 
+@pages.form("/groups/{group}/delete", "/groups")
 @api.post("/{group}/delete")
 async def delete_group(services: Services, group: str, form: DeleteGroupForm) -> ChangeResult:
     """Delete a consumer group from all brokers; `confirm` repeats its name."""
@@ -89,12 +90,14 @@ async def get_client_state(
     return await group_clients.client_state(services, group, client_id, with_stacks=stacks)
 
 
+@pages.form("/groups/{group}/offsets/reset", template="topics/reset_result.html")
 @api.post("/{group}/offsets/reset")
 async def reset_group(services: Services, group: str, form: GroupResetForm) -> ResetOffsetsView:
     """Move a consumer group within one topic, or return the plan."""
     return await group_offsets.reset_group(services, group, form)
 
 
+@pages.form("/groups/{group}/offsets/clone", template="groups/clone_result.html")
 @api.post("/{group}/offsets/clone")
 async def clone_group(services: Services, group: str, form: CloneOffsetsForm) -> CloneOffsetsView:
     """Copy the offsets of a consumer group to another one, or return the plan."""
@@ -109,24 +112,21 @@ async def get_group_settings(services: Services, group: str) -> GroupSettingsVie
     return await group_settings.group_settings(services, group)
 
 
+@pages.form("/groups/{group}/configuration", "/groups/{group}/configuration")
 @api.post("/{group}/configuration")
 async def change_group(services: Services, group: str, form: GroupSettingsForm) -> ChangeResult:
     """Change settings of a consumer group; the others stay as they are on each broker."""
     return await group_settings.change_group(services, group, form)
 
 
+@pages.form("/groups/{group}/suspension", "/groups/{group}/configuration")
 @api.post("/{group}/suspension")
 async def suspend_group(services: Services, group: str, form: SuspendForm) -> ChangeResult:
     """Suspend or resume the consumption of a group on all brokers."""
     return await group_settings.suspend_group(services, group, form)
 
 
-# --- other pages, and forms ---
-
-
-def group_path(group: str, tab: str = "") -> str:
-    """Return the path of a page of a consumer group."""
-    return f"/groups/{path_segment(group)}" + (f"/{tab}" if tab else "")
+# --- other pages ---
 
 
 # Not below /groups: a group may have any name.
@@ -134,13 +134,6 @@ def group_path(group: str, tab: str = "") -> str:
 async def create_group_page(request: Request, services: Services) -> Response:
     """Return the form of a new consumer group."""
     return render(request, "groups/create.html", view=await group_settings.group_targets(services))
-
-
-@pages.post("/create-group")
-async def create_group_form(request: Request, services: Services, form: FromForm[CreateGroupForm]) -> Response:
-    """Create a consumer group."""
-    result = await group_settings.create_group(services, form)
-    return answer_change(request, result, location=group_path(form.group, "configuration"))
 
 
 @pages.get("/groups/{group}/clients/{client_id}")
@@ -156,45 +149,3 @@ async def client_page(
 async def group_offsets_page(request: Request, services: Services, group: str, topic: str = "") -> Response:
     """Return the forms that change the offsets of a consumer group; `topic` preselects."""
     return render(request, "groups/offsets.html", view=await group_offsets.group_offsets(services, group), topic=topic)
-
-
-@pages.post("/groups/{group}/offsets/reset")
-async def reset_group_form(
-    request: Request, services: Services, group: str, form: FromForm[GroupResetForm]
-) -> Response:
-    """Move a consumer group within a topic and show the offsets before and after."""
-    result = await group_offsets.reset_group(services, group, form)
-    return shown_below(request, "topics/reset_result.html", result=result)
-
-
-@pages.post("/groups/{group}/offsets/clone")
-async def clone_group_form(
-    request: Request, services: Services, group: str, form: FromForm[CloneOffsetsForm]
-) -> Response:
-    """Copy the offsets of a consumer group and show them."""
-    result = await group_offsets.clone_group(services, group, form)
-    return shown_below(request, "groups/clone_result.html", result=result)
-
-
-@pages.post("/groups/{group}/configuration")
-async def change_group_form(
-    request: Request, services: Services, group: str, form: FromForm[GroupSettingsForm]
-) -> Response:
-    """Change settings of a consumer group."""
-    result = await group_settings.change_group(services, group, form)
-    return answer_change(request, result, location=group_path(group, "configuration"))
-
-
-@pages.post("/groups/{group}/suspension")
-async def suspend_group_form(request: Request, services: Services, group: str, form: FromForm[SuspendForm]) -> Response:
-    """Suspend or resume a consumer group."""
-    result = await group_settings.suspend_group(services, group, form)
-    return answer_change(request, result, location=group_path(group, "configuration"))
-
-
-@pages.post("/groups/{group}/delete")
-async def delete_group_form(
-    request: Request, services: Services, group: str, form: FromForm[DeleteGroupForm]
-) -> Response:
-    """Delete a consumer group."""
-    return answer_change(request, await group_settings.delete_group(services, group, form), location="/groups")

@@ -17,10 +17,10 @@ from ariane.console.areas.messages.message_details import (
 )
 from ariane.console.areas.messages.message_lookup import MessageListView, MessageQueryForm
 from ariane.console.areas.topics import topic_suggestions
-from ariane.console.web.dependencies import FromForm, FromQuery, Services
+from ariane.console.web.dependencies import FromQuery, Services
 from ariane.console.web.downloads import download
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import changed, render
+from ariane.console.web.rendering import render
 from ariane.console.web.view_model import ChangeResult
 
 pages = PageRouter(prefix="/messages")
@@ -77,6 +77,7 @@ async def get_message_consumers(
     return await message_details.message_consumers(services, message_id, topic, trace_topic)
 
 
+@pages.form("/{message_id}/resend", plan="")
 @api.post("/{message_id}/resend")
 async def resend_message(
     services: Services, message_id: str, form: ResendMessageForm, topic: Topic = ""
@@ -85,6 +86,7 @@ async def resend_message(
     return await message_details.resend(services, message_id, form, topic)
 
 
+@pages.form("/{message_id}/consume", plan="")
 @api.post("/{message_id}/consume")
 async def consume_message_directly(
     services: Services, message_id: str, form: ConsumeDirectlyForm, topic: Topic = ""
@@ -93,7 +95,7 @@ async def consume_message_directly(
     return await message_details.consume_directly(services, message_id, form, topic)
 
 
-# --- other pages, and forms ---
+# --- other pages ---
 
 
 @pages.get("")
@@ -126,23 +128,3 @@ async def message_consumers_page(
     """Return who consumed a message and its copies. The message's page loads it afterwards: it asks every group."""
     view = await message_details.message_consumers(services, message_id, topic, trace_topic)
     return render(request, "messages/consumers.html", view=view)
-
-
-@pages.post("/{message_id}/resend")
-async def resend_form(
-    request: Request, services: Services, message_id: str, form: FromForm[ResendMessageForm], topic: Topic = ""
-) -> Response:
-    """Send a copy."""
-    return changed(request, await message_details.resend(services, message_id, form, topic))
-
-
-@pages.post("/{message_id}/consume")
-async def consume_form(
-    request: Request,
-    services: Services,
-    message_id: str,
-    form: FromForm[ConsumeDirectlyForm],
-    topic: Topic = "",
-) -> Response:
-    """Let one client consume the message."""
-    return changed(request, await message_details.consume_directly(services, message_id, form, topic))

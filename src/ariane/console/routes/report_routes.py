@@ -28,7 +28,7 @@ async def get_report(services: Services, name: str, query: FromQuery[ReportQuery
     return await report_views.run_report(services, name, query)
 
 
-# --- other pages, and forms ---
+# --- other pages ---
 
 
 @pages.get("")

@@ -29,7 +29,7 @@ from ariane.console.areas.topics.topic_list import TopicListQuery, TopicListView
 from ariane.console.texts.text_format import path_segment
 from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import answer_change, render, shown_below
+from ariane.console.web.rendering import answer_change, render
 from ariane.console.web.view_model import ChangeResult
 
 pages = PageRouter()
@@ -43,6 +43,7 @@ async def list_topics(services: Services, query: FromQuery[TopicListQuery]) -> T
     return await topics.topic_list(services, query)
 
 
+@pages.form("/create-topic", "/topics/{topic}")
 @api.post("")
 async def create_topic(services: Services, form: CreateTopicForm) -> ChangeResult:
     """Create a topic on all masters, or on those of the named clusters and brokers."""
@@ -57,6 +58,7 @@ async def get_topic(services: Services, topic: str) -> TopicStatusView:
     return await topic_details.topic_status(services, topic)
 
 
+@pages.form("/topics/{topic}/configuration", "/topics/{topic}/configuration")
 @api.patch("/{topic}")
 async def change_topic(services: Services, topic: str, form: ChangeTopicForm) -> TopicChangeResult:
     """Change settings of a topic on its brokers; settings without a value stay unchanged on each broker."""
@@ -97,18 +99,21 @@ async def list_topic_producers(services: Services, topic: str, query: ListParame
     return await producers.producer_list(services, ProducerQuery(**query.model_dump(), topic=topic))
 
 
+@pages.form("/topics/{topic}/order", "/topics/{topic}/configuration")
 @api.put("/{topic}/order")
 async def put_order_configuration(services: Services, topic: str, form: OrderConfigForm) -> ChangeResult:
     """Set the order configuration of a topic; an empty one is deleted."""
     return await topic_changes.change_order(services, topic, form)
 
 
+@pages.form("/topics/{topic}/send", template="topics/sent.html")
 @api.post("/{topic}/messages")
 async def send_message(services: Services, topic: str, form: SendMessageForm) -> SentMessageView:
     """Send a message to a topic."""
     return await message_sends.send_message(services, topic, form)
 
 
+@pages.form("/topics/{topic}/reset", template="topics/reset_result.html")
 @api.post("/{topic}/reset-offsets")
 async def reset_offsets(services: Services, topic: str, form: ResetOffsetsForm) -> ResetOffsetsView:
     """Move consumer groups within a topic: to a time, to the first message, to the end (skip), or to an offset."""
@@ -118,11 +123,6 @@ async def reset_offsets(services: Services, topic: str, form: ResetOffsetsForm) 
 # --- other pages, and forms ---
 
 
-def path_of(topic: str, tab: str = "") -> str:
-    """Return the path of a page of a topic."""
-    return f"/topics/{path_segment(topic)}" + (f"/{tab}" if tab else "")
-
-
 # Not below /topics: a topic may have any name.
 @pages.get("/create-topic")
 async def create_topic_page(request: Request, services: Services) -> Response:
@@ -130,41 +130,10 @@ async def create_topic_page(request: Request, services: Services) -> Response:
     return render(request, "topics/create.html", view=await topic_details.topic_targets(services))
 
 
-@pages.post("/create-topic")
-async def create_topic_form(request: Request, services: Services, form: FromForm[CreateTopicForm]) -> Response:
-    """Create a topic."""
-    return answer_change(request, await topic_changes.create_topic(services, form), location=path_of(form.topic))
-
-
-@pages.post("/topics/{topic}/configuration")
-async def change_topic_form(
-    request: Request, services: Services, topic: str, form: FromForm[ChangeTopicForm]
-) -> Response:
-    """Change the configuration of a topic."""
-    result = await topic_changes.change_topic(services, topic, form)
-    return answer_change(request, result, location=path_of(topic, "configuration"))
-
-
-@pages.post("/topics/{topic}/order")
-async def change_order(request: Request, services: Services, topic: str, form: FromForm[OrderConfigForm]) -> Response:
-    """Set or delete the order configuration of a topic."""
-    result = await topic_changes.change_order(services, topic, form)
-    return answer_change(request, result, location=path_of(topic, "configuration"))
-
-
 @pages.get("/topics/{topic}/send")
 async def send_page(request: Request, services: Services, topic: str) -> Response:
     """Return the form of a test message."""
     return render(request, "topics/send.html", view=await topic_details.topic_form(services, topic))
-
-
-@pages.post("/topics/{topic}/send")
-async def send_message_form(
-    request: Request, services: Services, topic: str, form: FromForm[SendMessageForm]
-) -> Response:
-    """Send a test message and show where it is stored."""
-    sent = await message_sends.send_message(services, topic, form)
-    return shown_below(request, "topics/sent.html", sent=sent)
 
 
 @pages.get("/topics/{topic}/reset")
@@ -174,19 +143,10 @@ async def reset_page(request: Request, services: Services, topic: str, group: st
     return render(request, "topics/reset.html", view=view, group=group, to=to)
 
 
-@pages.post("/topics/{topic}/reset")
-async def reset_offsets_form(
-    request: Request, services: Services, topic: str, form: FromForm[ResetOffsetsForm]
-) -> Response:
-    """Move consumer groups within a topic and show the offsets before and after."""
-    result = await offset_changes.reset_offsets(services, topic, form)
-    return shown_below(request, "topics/reset_result.html", result=result)
-
-
 @pages.post("/topics/{topic}/delete")
 async def delete_topic_form(
     request: Request, services: Services, topic: str, form: FromForm[DeleteTopicForm]
 ) -> Response:
     """Delete a topic."""
     result = await topic_changes.delete_topic(services, topic, form)
-    return answer_change(request, result, location=path_of(topic) if form.cluster else "/topics")
+    return answer_change(request, result, location=f"/topics/{path_segment(topic)}" if form.cluster else "/topics")

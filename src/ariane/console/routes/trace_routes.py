@@ -41,7 +41,7 @@ async def get_trace(
     return (await traces.trace(services, message_id, trace_topic, topic)).view
 
 
-# --- other pages, and forms ---
+# --- other pages ---
 
 
 @pages.get("")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter
 
 from ariane.console.areas.delays import open_transactions
 from ariane.console.areas.delays.open_transactions import ResumeChecksForm, TransactionQuery, TransactionsView
-from ariane.console.web.dependencies import FromForm, FromQuery, Services
+from ariane.console.web.dependencies import FromQuery, Services
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import answer_change
 from ariane.console.web.view_model import ChangeResult
 
 pages = PageRouter()
@@ -22,18 +21,8 @@ async def list_transactions(services: Services, query: FromQuery[TransactionQuer
     return await open_transactions.transaction_list(services, query)
 
 
+@pages.form("/transactions/{message_id}/resume")
 @api.post("/{message_id}/resume")
 async def resume_checks(services: Services, message_id: str, form: ResumeChecksForm) -> ChangeResult:
     """Make the broker check a half message again, with a reset check counter."""
     return await open_transactions.resume_checks(services, message_id, form)
-
-
-# --- other pages, and forms ---
-
-
-@pages.post("/transactions/{message_id}/resume")
-async def resume_checks_form(
-    request: Request, services: Services, message_id: str, form: FromForm[ResumeChecksForm]
-) -> Response:
-    """Make the broker check a half message again."""
-    return answer_change(request, await open_transactions.resume_checks(services, message_id, form))
