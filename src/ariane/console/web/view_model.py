@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,16 @@ class View(BaseModel):
     model_config = ConfigDict(
         frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
     )
+
+    @classmethod
+    def of(cls, *values: object, **members: Any) -> Self:
+        """Return the view of values: a member that is not given is the attribute of its name, of the first value that has one."""
+        for name in cls.model_fields.keys() - members.keys():
+            for value in values:
+                if hasattr(value, name):
+                    members[name] = getattr(value, name)
+                    break
+        return cls(**members)
 
 
 class PartialView(View):

@@ -83,10 +83,10 @@ async def audit_trail(services: ConsoleServices, query: AuditTrailQuery) -> Audi
     # In a thread: the log may have 80 MB.
     entries, total = await asyncio.to_thread(services.audit.page, selection, offset=offset, size=query.size)
     page = Page(
-        items=[AuditRow(**msgspec.structs.asdict(entry)) for entry in entries], total=total, page=query.page,
+        items=[AuditRow.of(entry) for entry in entries], total=total, page=query.page,
         size=query.size, sort="time", order="desc", q=query.q,
     )  # fmt: skip
-    return AuditTrailView(as_of_ms=services.clock.now_ms(), since=query.since, until=query.until, entries=page)
+    return AuditTrailView.of(query, as_of_ms=services.clock.now_ms(), entries=page)
 
 
 def audit_query(services: ConsoleServices, query: AuditTrailQuery) -> AuditQuery:

@@ -146,12 +146,7 @@ def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | 
     users = []
     for account in services.accounts.list():
         own = used.get(account.name, [])
-        users.append(
-            ConsoleUserRow(
-                name=account.name, role=account.role, changed_ms=account.changed_ms, sessions=len(own),
-                used_ms=max(own, default=None),
-            )
-        )  # fmt: skip
+        users.append(ConsoleUserRow.of(account, sessions=len(own), used_ms=max(own, default=None)))
     return AccessView(
         as_of_ms=services.clock.now_ms(),
         is_login_needed=services.authenticator.is_login_needed,
@@ -166,13 +161,8 @@ def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | 
 def own_account(services: ConsoleServices, identity: Identity) -> OwnAccountView:
     """Return the account of the sender, with its sessions."""
     sessions = services.sessions.list(identity.name) if identity.is_account else []
-    return OwnAccountView(
-        as_of_ms=services.clock.now_ms(),
-        name=identity.name,
-        role=identity.role,
-        is_account=identity.is_account,
-        sessions=[_session_row(session, identity) for session in sessions],
-    )
+    rows = [_session_row(session, identity) for session in sessions]
+    return OwnAccountView.of(identity, as_of_ms=services.clock.now_ms(), sessions=rows)
 
 
 async def add_user(services: ConsoleServices, form: NewUserForm) -> ChangeResult:
@@ -266,12 +256,4 @@ def check_is_account(identity: Identity) -> None:
 
 
 def _session_row(session: ConsoleSession, identity: Identity | None) -> SessionRow:
-    return SessionRow(
-        id=session.id,
-        account=session.account,
-        created_ms=session.created_ms,
-        used_ms=session.used_ms,
-        address=session.address,
-        user_agent=session.user_agent,
-        is_current=identity is not None and session.id == identity.session_id,
-    )
+    return SessionRow.of(session, is_current=identity is not None and session.id == identity.session_id)

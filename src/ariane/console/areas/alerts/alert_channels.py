@@ -158,15 +158,11 @@ def save_email(services: ConsoleServices, form: EmailForm, *, channel_id: str = 
     password = form.password
     if stored is not None and not password and (stored.host, stored.user) == (form.host, form.user):
         password = stored.password
+    recipients = tuple(address.strip() for address in form.recipients.split(",") if address.strip())
     target = MailTarget(
-        host=form.host,
-        port=form.port,
-        sender=form.sender,
-        recipients=tuple(address.strip() for address in form.recipients.split(",") if address.strip()),
-        security=form.security,
-        user=form.user,
-        password=password if form.user else "",
-    )
+        host=form.host, port=form.port, sender=form.sender, recipients=recipients,
+        security=form.security, user=form.user, password=password if form.user else "",
+    )  # fmt: skip
     return _save(services, channel_id, form, target)
 
 
@@ -219,25 +215,12 @@ def _save(
 
 def _row(services: ConsoleServices, channel: AlertChannel) -> AlertChannelRow:
     target, status = channel.target, services.alerts.channel_status(channel.id)
-    return AlertChannelRow(
-        id=channel.id,
-        name=channel.name,
-        kind="email" if isinstance(target, MailTarget) else "webHook",
-        address=", ".join(target.recipients) if isinstance(target, MailTarget) else masked_url(target.url),
-        min_severity=channel.min_severity,
-        is_enabled=channel.is_enabled,
-        sent=status.sent,
-        failed=status.failed,
-        dropped=status.dropped,
-        waiting=status.waiting,
-        sent_ms=status.sent_ms,
-        failed_ms=status.failed_ms,
-        error=status.error,
-        has_authorization=isinstance(target, WebHookTarget) and bool(target.authorization),
-        host=target.host if isinstance(target, MailTarget) else "",
-        port=target.port if isinstance(target, MailTarget) else None,
-        security=target.security if isinstance(target, MailTarget) else MailSecurity.STARTTLS,
-        user=target.user if isinstance(target, MailTarget) else "",
-        has_password=isinstance(target, MailTarget) and bool(target.password),
-        sender=target.sender if isinstance(target, MailTarget) else "",
-    )
+    if isinstance(target, MailTarget):
+        return AlertChannelRow.of(
+            channel, status, target, kind="email", address=", ".join(target.recipients),
+            has_authorization=False, has_password=bool(target.password),
+        )  # fmt: skip
+    return AlertChannelRow.of(
+        channel, status, kind="webHook", address=masked_url(target.url), has_authorization=bool(target.authorization),
+        host="", port=None, security=MailSecurity.STARTTLS, user="", has_password=False, sender="",
+    )  # fmt: skip

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import msgspec
-
 from ariane.console.alerts.alert_rules import METRICS, AlertCondition, AlertMetric, AlertRule, Severity
 from ariane.console.alerts.alert_service import find, new_id
 from ariane.console.alerts.alert_texts import condition_text
@@ -228,14 +226,12 @@ def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:
     if not query.sort:
         query = query.model_copy(update={"sort": "severity", "order": "desc"})
     rows = [_firing_row(services, state) for state in alerts.firing()]
-    return AlertsView(
-        as_of_ms=alerts.as_of_ms,
+    return AlertsView.of(
+        alerts,
         alerts=paginate(
             rows, query, name=lambda row: f"{row.subject} {row.rule}", columns=ALERT_COLUMNS, sort="severity"
         ),
         pending=alerts.pending_count(),
-        omitted=alerts.omitted,
-        error=alerts.error,
         rule_count=sum(rule.is_enabled for rule in alerts.settings.rules),
         silences=_silences(services),
     )
@@ -336,11 +332,10 @@ def close_alert(services: ConsoleServices, form: CloseAlertForm) -> ChangeResult
 
 
 def _firing_row(services: ConsoleServices, state: AlertState) -> FiringAlertRow:
-    return FiringAlertRow(
+    return FiringAlertRow.of(
+        state,
         rule_id=state.rule.id,
         **_subject(state),
-        value=state.value,
-        since_ms=state.since_ms,
         fired_ms=state.fired_ms or state.since_ms,
         is_silent=services.alerts.is_silent(state),
     )
@@ -356,40 +351,23 @@ def _subject(state: AlertState) -> dict[str, Any]:
 
 
 def _rule_row(rule: AlertRule, firing: int) -> AlertRuleRow:
-    return AlertRuleRow(
-        **msgspec.structs.asdict(rule),
-        text=condition_text(rule),
-        subject_kind=METRICS[rule.metric].subject,
-        firing=firing,
-    )
+    return AlertRuleRow.of(
+        rule, text=condition_text(rule), subject_kind=METRICS[rule.metric].subject, firing=firing
+    )  # fmt: skip
 
 
 def _history_row(transition: AlertTransition) -> AlertHistoryRow:
     state = transition.state
     fired_ms = state.fired_ms if state.fired_ms is not None else state.since_ms
-    return AlertHistoryRow(
-        time_ms=transition.time_ms,
-        is_firing=transition.is_firing,
-        **_subject(state),
-        value=state.value,
-        lasted_ms=None if transition.is_firing else transition.time_ms - fired_ms,
-        reason=transition.reason,
-    )
+    lasted_ms = None if transition.is_firing else transition.time_ms - fired_ms
+    return AlertHistoryRow.of(transition, state, **_subject(state), lasted_ms=lasted_ms)
 
 
 def _silences(services: ConsoleServices) -> list[SilenceRow]:
     now_ms = services.clock.now_ms()
     names = {rule.id: rule.name for rule in services.alerts.settings.rules}
     return [
-        SilenceRow(
-            id=silence.id,
-            rule_id=silence.rule_id,
-            rule=names.get(silence.rule_id, silence.rule_id),
-            pattern=silence.pattern,
-            until_ms=silence.until_ms,
-            reason=silence.reason,
-            created_by=silence.created_by,
-        )
+        SilenceRow.of(silence, rule=names.get(silence.rule_id, silence.rule_id))
         for silence in services.alerts.settings.silences
         if silence.until_ms > now_ms
     ]

@@ -53,7 +53,7 @@ async def cluster_servers(services: ConsoleServices) -> ClusterView:
     return ClusterView(
         as_of_ms=snapshot.as_of_ms or services.clock.now_ms(),
         unavailable=list(snapshot.unavailable),
-        name_servers=[NameServerView(addr=server.addr, is_up=server.is_up) for server in snapshot.name_servers],
+        name_servers=[NameServerView.of(server) for server in snapshot.name_servers],
         clusters=[
             ClusterGroup(
                 cluster=name, brokers=[broker_view(row, snapshot) for row in snapshot.brokers if row.cluster == name]

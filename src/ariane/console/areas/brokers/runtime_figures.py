@@ -122,9 +122,7 @@ def runtime_figures(table: Mapping[str, str]) -> list[RuntimeFigure]:
         order, kind = _kind(key)
         level = int(key.rpartition("_")[2]) if kind.unit == "positions" else 0
         value, values = _value(kind.unit, table, key)
-        figure = RuntimeFigure(
-            section=kind.section, key=key, meaning=kind.meaning, unit=kind.unit, text=text, value=value, values=values
-        )
+        figure = RuntimeFigure.of(kind, key=key, text=text, value=value, values=values)
         figures.append(((_SECTIONS.index(kind.section), order, level, key), figure))
     return [figure for _order, figure in sorted(figures, key=lambda item: item[0])]
 

@@ -83,9 +83,8 @@ class BrokerView(View):
 def broker_view(row: BrokerRow, snapshot: LiveSnapshot) -> BrokerView:
     """Return the view of a server."""
     key = broker_key(row.broker, row.broker_id)
-    values = {name: getattr(row, name) for name in BrokerView.model_fields if hasattr(row, name)}
-    return BrokerView(
-        **values,
+    return BrokerView.of(
+        row,
         tps_in_history=points(snapshot.history.series(key, "tps_in")),
         tps_out_history=points(snapshot.history.series(key, "tps_out")),
     )

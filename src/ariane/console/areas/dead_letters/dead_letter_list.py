@@ -361,18 +361,13 @@ def letter_row(message: ReceivedMessage, outcomes: dict[RecordId, ReplayOutcome]
         topic = original_topic(to_original(message))
     except MessageRefused:
         topic = None
-    return DeadLetterRow(
-        message_id=message.message_id,
-        offset_message_id=message.offset_message_id,
-        broker=message.queue.broker,
-        queue_id=message.queue.queue_id,
-        queue_offset=message.queue_offset,
+    return DeadLetterRow.of(
+        message,
+        message.queue,
         original_topic=topic,
         keys=[visible(key) for key in message.keys],
         tag=visible(message.tags),
-        born_ms=message.born_ms,
         dead_ms=message.store_ms,
-        reconsume_times=message.reconsume_times,
         size=len(message.body),
         preview=preview(message.body) if is_text else None,
         resent=_resent(outcomes.get(record_id(message))),
@@ -383,16 +378,9 @@ def letter_copy(message: ReceivedMessage, encoding: BodyEncoding | None = None) 
     """Return a message as the comparison shows it."""
     head = message.body[: BODY_CHARS * 4]  # a character has at most four bytes
     text, used = read_text(head, encoding, len(message.body) > len(head))
-    return LetterCopy(
-        topic=message.queue.topic,
-        broker=message.queue.broker,
-        queue_id=message.queue.queue_id,
-        queue_offset=message.queue_offset,
-        offset_message_id=message.offset_message_id,
-        born_ms=message.born_ms,
-        born_host=message.born_host,
-        store_ms=message.store_ms,
-        reconsume_times=message.reconsume_times,
+    return LetterCopy.of(
+        message.queue,
+        message,
         size=len(message.body),
         body=None if text is None else visible(text[:BODY_CHARS]),
         encoding=used,
@@ -408,12 +396,4 @@ def record_id(message: ReceivedMessage) -> RecordId:
 
 
 def _resent(outcome: ReplayOutcome | None) -> ResentView | None:
-    if outcome is None:
-        return None
-    return ResentView(
-        state=outcome.state,
-        at_ms=outcome.at_ms,
-        topic=outcome.topic,
-        message_id=outcome.message_id,
-        error=outcome.error,
-    )
+    return None if outcome is None else ResentView.of(outcome)

@@ -127,14 +127,12 @@ async def delayed_list(services: ConsoleServices, query: DelayedQuery) -> Delaye
     found = await admin.list_delayed(DelayedFilter(due_until_ms, query.topic or None), limit=query.limit)
     rows = [_row(delayed) for delayed in found.messages]
     bucket_ms, buckets = due_buckets([row.due_ms for row in rows])
-    return DelayedView(
+    return DelayedView.of(
+        query,
+        found,
         as_of_ms=as_of_ms,
         unavailable=texts_of(found.unavailable),
-        topic=query.topic,
-        due=query.due,
         pending=len(rows),
-        is_truncated=found.is_truncated,
-        limit=query.limit,
         next_due_ms=rows[0].due_ms if rows and not found.unavailable else None,
         messages=paginate(
             rows, query, name=lambda row: f"{row.message_id} {' '.join(row.keys)} {row.topic}", columns=COLUMNS,
@@ -191,17 +189,12 @@ def due_buckets(due_ms: Sequence[int]) -> tuple[int, list[DueBucket]]:
 
 def _row(delayed: DelayedMessage) -> DelayedRow:
     message = delayed.message
-    return DelayedRow(
-        due_ms=delayed.due_ms,
-        topic=delayed.topic,
-        level=delayed.level,
-        message_id=message.message_id,
-        offset_message_id=message.offset_message_id,
-        keys=list(message.keys),
+    return DelayedRow.of(
+        delayed,
+        message,
+        message.queue,
         tag=message.tags,
         stored_ms=message.store_ms,
-        stored_size=message.stored_size,
-        broker=message.queue.broker,
         stored_in=message.queue.topic,
         can_cancel=delayed.level is None,
     )

@@ -135,19 +135,13 @@ async def transaction_list(services: ConsoleServices, query: TransactionQuery) -
         for half in broker.messages
         if query.group in ("", half.group)
     ]  # fmt: skip
-    brokers = [
-        BrokerTransactions(broker=broker.broker, total=broker.total, read=len(broker.messages))
-        for broker in result.brokers
-    ]
+    brokers = [BrokerTransactions.of(broker, read=len(broker.messages)) for broker in result.brokers]
     ages = [row.age_ms for row in rows]
     known = [age for age in ages if age is not None]
-    return TransactionsView(
+    return TransactionsView.of(
+        query,
         as_of_ms=as_of_ms,
         unavailable=texts_of(result.unavailable),
-        state=query.state,
-        cluster=query.cluster,
-        group=query.group,
-        limit=query.limit,
         total=None if result.unavailable else sum(broker.total for broker in brokers),
         is_truncated=any(broker.total > broker.read for broker in brokers),
         # A half message of unknown age may be older than all others.
@@ -177,20 +171,13 @@ async def resume_checks(services: ConsoleServices, message_id: str, form: Resume
 
 
 def _row(half: HalfMessage, state: TransactionState, now_ms: int) -> TransactionRow:
-    return TransactionRow(
+    return TransactionRow.of(
+        half,
         message_id=half.unique_key,
-        offset_message_id=half.offset_message_id,
-        topic=half.topic,
-        group=half.group,
         keys=half.keys.split(),
-        checks=half.checks,
         stored_ms=half.first_stored_ms,
         last_copy_ms=half.stored_ms,
-        born_ms=half.born_ms,
         stored_in=HALF_TOPIC if state == "open" else CHECK_MAX_TIME_TOPIC,
         # The clock of the broker may be ahead of this one.
         age_ms=None if half.first_stored_ms is None else max(0, now_ms - half.first_stored_ms),
-        immunity_s=half.immunity_s,
-        body_size=half.body_size,
-        broker=half.broker,
     )

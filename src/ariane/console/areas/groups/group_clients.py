@@ -256,10 +256,9 @@ def _client_rows(connections: GroupConnections, states: Mapping[str, ConsumerSta
         state = states.get(client.client_id)
         counted = list(state.statistics.values()) if state is not None else []
         rows.append(
-            GroupClientRow(
-                client_id=client.client_id,
+            GroupClientRow.of(
+                client,
                 addr=client.client_addr,
-                language=client.language,
                 version=version_name(client.version),
                 broker=connections.servers[client.client_id].broker,
                 is_responding=state is not None,
@@ -316,11 +315,9 @@ def setting_differences(states: Mapping[str, ConsumerState]) -> list[SettingDiff
 
 def _client_queues(state: ConsumerState) -> list[ClientQueueRow]:
     return [
-        ClientQueueRow(
-            topic=queue.topic,
-            broker=queue.broker,
-            queue_id=queue.queue_id,
-            commit_offset=info.commit_offset,
+        ClientQueueRow.of(
+            queue,
+            info,
             cached=info.cached_msg_count,
             cached_mib=info.cached_msg_size_in_mi_b,
             consumed_ms=info.last_consume_timestamp or None,

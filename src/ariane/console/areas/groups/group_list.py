@@ -119,13 +119,12 @@ async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupL
     checks = services.subscription_checks
     rows = [list_row(row, snapshot.history, is_inconsistent=checks.result(row.group)) for row in page.items]
     times = column_times(snapshot, services.clock.now_ms(), "lags", "rates", "clients", "ages")
-    return GroupListView(
+    return GroupListView.of(
+        snapshot,
+        query,
         as_of_ms=oldest_ms(times),
         times=times,
-        unavailable=list(snapshot.unavailable_in_lists),
-        is_loaded=snapshot.is_loaded,
-        only=query.only,
-        system=query.system,
+        unavailable=snapshot.unavailable_in_lists,
         groups=page.with_items(rows),
     )
 
@@ -161,26 +160,11 @@ def list_row(row: GroupRow, history: LiveHistory, *, is_inconsistent: bool | Non
     """Return the row of a group with its forecast; `is_inconsistent`: the result of the check of its subscriptions."""
     # A partial lag is a lower bound: a forecast of it would be too early.
     lag = None if row.lag_is_partial else row.lag
-    return GroupListRow(
-        group=row.group,
-        topics=list(row.topics),
-        is_system=row.is_system,
+    return GroupListRow.of(
+        row,
         state=state_of(row),
         blocked_queues=None if row.blocked is None else len(row.blocked),
         blocked_since_ms=min((queue.since_ms for queue in row.blocked or ()), default=None),
-        clients=row.clients,
-        model=row.model,
-        consume_type=row.consume_type,
-        versions=list(row.versions),
-        languages=list(row.languages),
-        tps=row.tps,
-        tps_is_partial=row.tps_is_partial,
-        slaves_tps=row.slaves_tps,
-        lag=row.lag,
-        lag_is_partial=row.lag_is_partial,
-        oldest_age_ms=row.oldest_age_ms,
-        dead_letters=row.dead_letters,
-        dead_letters_is_partial=row.dead_letters_is_partial,
         forecast=forecast_drain(lag, row.tps, history.series(group_key(row.group), "lag")),
         is_inconsistent=is_inconsistent,
     )

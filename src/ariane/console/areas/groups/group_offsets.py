@@ -135,17 +135,10 @@ async def clone_group(services: ConsoleServices, group: str, form: CloneOffsetsF
     topics = [form.topic] if form.topic else await _topics_with_offsets(services, group)
     admin = services.admin(is_dry_run=form.is_dry_run)
     copied = await admin.clone_offsets(group, form.destination, topics, only_offline=not form.is_forced)
-    rows = [
-        ClonedOffsetRow(
-            topic=item.queue.topic, broker=item.queue.broker, queue_id=item.queue.queue_id, offset=item.offset
-        )
-        for item in copied
-    ]
+    rows = [ClonedOffsetRow.of(item, item.queue) for item in copied]
     verb = form.verb("copy", "copied")
     notice = f"{verb} {len(rows)} offset{'' if len(rows) == 1 else 's'} of {group} to {form.destination}"
-    return CloneOffsetsView(
-        notice=notice, group=group, destination=form.destination, is_dry_run=form.is_dry_run, offsets=rows
-    )
+    return CloneOffsetsView.of(form, notice=notice, group=group, offsets=rows)
 
 
 async def _topics_with_offsets(services: ConsoleServices, group: str) -> list[str]:

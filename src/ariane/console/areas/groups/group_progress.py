@@ -219,15 +219,10 @@ def queue_rows(
     reasons = {item.queue: item.reason for item in blocked}
     retry = retry_topic(group)
     return [
-        QueueProgressRow(
-            topic=queue.topic,
+        QueueProgressRow.of(
+            queue,
             is_retry=queue.topic == retry,
-            broker=queue.broker,
-            queue_id=queue.queue_id,
-            broker_offset=queue.broker_offset,
             committed_offset=queue.consumer_offset,
-            lag=queue.lag,
-            consumed_ms=queue.consumed_ms,
             oldest_age_ms=ages.by_queue.get(queue.queue),
             owner=owners.get(queue.queue),
             blocked=reasons.get(queue.queue),
@@ -259,15 +254,7 @@ def topic_rows(rows: Iterable[QueueProgressRow], queues: Iterable[QueueLag]) -> 
 
 def blocked_row(item: BlockedQueue) -> BlockedQueueRow:
     """Return the row of a blocked queue."""
-    queue = item.queue
-    return BlockedQueueRow(
-        client_id=item.client_id,
-        topic=queue.topic,
-        broker=queue.broker,
-        queue_id=queue.queue_id,
-        reason=item.reason,
-        since_ms=item.since_ms,
-    )
+    return BlockedQueueRow.of(item, item.queue)
 
 
 def _searched_text(row: QueueProgressRow) -> str:

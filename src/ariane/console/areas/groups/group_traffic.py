@@ -142,11 +142,8 @@ def traffic_view(rates: GroupRates, *, as_of_ms: int, history: ChartHistory) -> 
     ]
     delivered = rates.delivered
     rows = [
-        ServerRateRow(
-            cluster=item.server.cluster,
-            broker=item.server.broker,
-            broker_id=item.server.broker_id,
-            addr=item.server.addr,
+        ServerRateRow.of(
+            item.server,
             role="master" if item.server.is_master else "slave",
             tps=_minute(item.delivered),
             share=item.delivered.minute / delivered.minute
@@ -158,11 +155,10 @@ def traffic_view(rates: GroupRates, *, as_of_ms: int, history: ChartHistory) -> 
         for item in rates.servers
     ]
     masters_tps, slaves_tps = (_sum_of(rows, role) for role in ("master", "slave"))
-    return GroupTrafficView(
+    return GroupTrafficView.of(
+        rates,
         as_of_ms=as_of_ms,
         unavailable=texts_of(rates.unavailable),
-        group=rates.group,
-        topics=list(rates.topics),
         served_by=serving_servers(masters_tps, slaves_tps),
         tps=_minute(delivered),
         masters_tps=masters_tps,

@@ -149,9 +149,8 @@ def _target(form: ResetTargetForm, now_ms: int) -> OffsetTarget:
 
 def _group_view(group: str, result: ResetResult) -> GroupResetView:
     rows = [
-        QueueResetRow(
-            broker=queue.broker,
-            queue_id=queue.queue_id,
+        QueueResetRow.of(
+            queue,
             max_offset=queue.broker_offset,
             before=queue.consumer_offset,
             target=queue.target_offset,

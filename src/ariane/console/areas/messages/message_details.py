@@ -195,15 +195,11 @@ async def message_details(
     async with services.admin() as admin:
         found = await find_message(services, admin, message_id, topic)
     message = found.messages[0]
-    return MessageDetailsView(
+    return MessageDetailsView.of(
+        message,
         as_of_ms=services.clock.now_ms(),
         unavailable=[str(broker) for broker in found.unavailable],
         row=message_row(message),
-        commit_log_offset=message.commit_log_offset,
-        born_host=message.born_host,
-        store_host=message.store_host,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
         transaction=_transaction(message),
         group=group_of_topic(message.queue.topic),
         properties=property_rows(message),

@@ -190,15 +190,8 @@ async def _scan(
 
 def scan_progress(found: ScanResult) -> SearchProgress:
     """Return what the scan of a topic read, and what it did not."""
-    return SearchProgress(
-        topics=1,
-        all_topics=1,
-        read=found.read,
-        unread=found.unread,
-        complete_since_ms=found.complete_since_ms,
-        omitted=found.omitted,
-        next_until="" if found.complete_since_ms is None else str(found.complete_since_ms),
-    )
+    next_until = "" if found.complete_since_ms is None else str(found.complete_since_ms)
+    return SearchProgress.of(found, topics=1, all_topics=1, next_until=next_until)
 
 
 async def _view_record(

@@ -59,20 +59,13 @@ class MessageRow(View):
 def message_row(message: ReceivedMessage) -> MessageRow:
     """Return the row of a message."""
     difference = compare_clocks(message)
-    return MessageRow(
-        message_id=message.message_id,
-        offset_message_id=message.offset_message_id,
-        topic=message.queue.topic,
+    return MessageRow.of(
+        message.queue,
+        message,
         original_topic=message.topic,
-        broker=message.queue.broker,
-        queue_id=message.queue.queue_id,
-        queue_offset=message.queue_offset,
         stored_ms=message.store_ms,
-        born_ms=message.born_ms,
         tag=visible(message.tags),
         keys=[visible(key) for key in message.keys],
-        reconsume_times=message.reconsume_times,
-        stored_size=message.stored_size,
         preview=preview(message.body),
         clock_ahead_ms=difference.ahead_ms,
         late_ms=difference.late_ms,

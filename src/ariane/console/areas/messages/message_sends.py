@@ -86,17 +86,13 @@ async def send_message(services: ConsoleServices, topic: str, form: SendMessageF
     admin = services.admin()
     sent = await admin.send_message(message, queue=_queue(topic, form), trace=form.is_traced)
     assert sent is not None, "only a dry run sends nothing"
-    return SentMessageView(
+    return SentMessageView.of(
+        sent,
+        sent.queue,
         notice=f"sent message {sent.message_id} to topic {topic}",
         topic=topic,
         status=sent.status.name,
-        message_id=sent.message_id,
-        offset_message_id=sent.offset_message_id,
-        broker=sent.queue.broker,
-        queue_id=sent.queue.queue_id,
-        queue_offset=sent.queue_offset,
         is_traced=form.is_traced and sent.trace_on,
-        recall_handle=sent.recall_handle,
     )
 
 

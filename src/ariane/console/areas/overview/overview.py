@@ -21,7 +21,7 @@ from ariane.console.areas.brokers.server_views import (
 from ariane.console.areas.overview.column_times import ColumnTime, column_times
 from ariane.console.areas.reports.chart_history import ChartRange, RangeName, chart_history
 from ariane.console.live.live_history import cluster_key, group_key
-from ariane.console.live.live_snapshot import GroupRow, LiveSnapshot
+from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import report_text
 from ariane.console.web.paging import ListQuery
@@ -129,19 +129,15 @@ async def overview(services: ConsoleServices, chart_range: RangeName = "1h") -> 
     history = await chart_history(services, cluster_key(), chart_range)
     rows, error = await _tables(services)
     is_loaded = snapshot.is_loaded
-    return OverviewView(
+    return OverviewView.of(
+        snapshot.totals,
         as_of_ms=snapshot.as_of_ms or services.clock.now_ms(),
         lists_as_of_ms=snapshot.base_as_of_ms,
         times=column_times(snapshot, services.clock.now_ms(), "lags", "rates", "clients", "ages"),
         unavailable=list(snapshot.unavailable),
-        name_servers=[NameServerView(addr=server.addr, is_up=server.is_up) for server in snapshot.name_servers],
+        name_servers=[NameServerView.of(server) for server in snapshot.name_servers],
         brokers=[broker_view(row, snapshot) for row in snapshot.brokers],
         brokers_up=sum(row.is_up for row in snapshot.brokers),
-        tps_in=snapshot.totals.tps_in,
-        tps_out=snapshot.totals.tps_out,
-        tps_is_partial=snapshot.totals.tps_is_partial,
-        lag=snapshot.totals.lag,
-        lag_is_partial=snapshot.totals.lag_is_partial,
         topics=sum(row.kind == "normal" for row in snapshot.topics) if is_loaded else None,
         groups=sum(not row.is_system for row in snapshot.groups) if is_loaded else None,
         lagging=_lagging(snapshot),
@@ -156,28 +152,20 @@ async def overview(services: ConsoleServices, chart_range: RangeName = "1h") -> 
 
 def _alerts(services: ConsoleServices) -> OverviewAlerts:
     view = alerting.alert_list(services, ListQuery(q="", page=1, size=ALERTS_MAX))
-    return OverviewAlerts(
-        total=view.alerts.total, first=view.alerts.items, rule_count=view.rule_count, error=view.error
-    )
+    return OverviewAlerts.of(view, total=view.alerts.total, first=view.alerts.items)
 
 
 def _lagging(snapshot: LiveSnapshot) -> list[LaggingGroup]:
     rows = [row for row in snapshot.groups if row.lag and not row.is_system and row.model != "broadcasting"]
     rows.sort(key=lambda row: (-(row.lag or 0), row.group))
-    return [_lagging_group(row, snapshot) for row in rows[:LAGGING_MAX]]
-
-
-def _lagging_group(row: GroupRow, snapshot: LiveSnapshot) -> LaggingGroup:
-    assert row.lag is not None
-    return LaggingGroup(
-        group=row.group,
-        lag=row.lag,
-        is_partial=row.lag_is_partial,
-        oldest_age_ms=row.oldest_age_ms,
-        tps=row.tps,
-        clients=row.clients,
-        lag_history=points(snapshot.history.series(group_key(row.group), "lag")),
-    )
+    return [
+        LaggingGroup.of(
+            row,
+            is_partial=row.lag_is_partial,
+            lag_history=points(snapshot.history.series(group_key(row.group), "lag")),
+        )
+        for row in rows[:LAGGING_MAX]
+    ]
 
 
 async def _tables(services: ConsoleServices) -> tuple[list[TableFreshness] | None, str | None]:

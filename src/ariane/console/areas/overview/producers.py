@@ -88,11 +88,10 @@ async def producer_list(services: ConsoleServices, query: ProducerQuery) -> Prod
         connected, unavailable = await _connected(admin, query.group, query.topic)
         rows += _missing_rows(query.group, connected, rows)
     shown = [row for row in rows if not query.group or row.group == query.group]
-    return ProducersView(
+    return ProducersView.of(
+        query,
         as_of_ms=as_of_ms,
         unavailable=texts_of(unavailable),
-        group=query.group,
-        topic=query.topic,
         groups=len({row.group for row in shown}),
         producers=paginate(
             shown, query, name=lambda row: f"{row.group} {row.client_id} {row.addr}", columns=COLUMNS, sort="group"
@@ -117,11 +116,10 @@ def _rows(values: Iterable[tuple[BrokerServer, dict[str, tuple[ProducerInfo, ...
             for producer in producers:
                 found.setdefault((group, producer.client_id), []).append((server.broker, producer))
     return [
-        ProducerRow(
+        ProducerRow.of(
+            copies[0][1],
             group=group,
-            client_id=client_id,
             addr=copies[0][1].remote_ip.lstrip("/"),
-            language=copies[0][1].language,
             version=version_name(copies[0][1].version),
             last_update_ms=max(producer.last_update_ms for _, producer in copies) or None,
             brokers=sorted({broker for broker, _ in copies}),
@@ -135,11 +133,10 @@ def _missing_rows(
 ) -> list[ProducerRow]:
     listed = {row.client_id for row in rows if row.group == group}
     return [
-        ProducerRow(
+        ProducerRow.of(
+            client,
             group=group,
-            client_id=client.client_id,
             addr=client.client_addr.lstrip("/"),
-            language=client.language,
             version=version_name(client.version),
             last_update_ms=None,
             brokers=[],

@@ -273,12 +273,9 @@ async def topic_queues(services: ConsoleServices, topic: str, query: ListQuery) 
     bounds, route = await asyncio.gather(admin.fetch_bounds(topic), admin.fetch_route(topic))
     bounds = _of_brokers(bounds, route)
     rows = [
-        QueueRow(
-            broker=queue.broker, queue_id=queue.queue_id, min_offset=queue.min_offset, max_offset=queue.max_offset,
-            messages=queue.max_offset - queue.min_offset, last_message_ms=queue.stored_ms,
-        )
+        QueueRow.of(queue, messages=queue.max_offset - queue.min_offset, last_message_ms=queue.stored_ms)
         for queue in bounds.queues
-    ]  # fmt: skip
+    ]
     page = paginate(rows, query, name=lambda row: f"{row.broker} {row.queue_id}", columns=QUEUE_COLUMNS, sort="queue")
     return TopicQueuesView(
         as_of_ms=as_of_ms,
@@ -331,10 +328,8 @@ async def topic_consumers(services: ConsoleServices, topic: str, query: ListQuer
 
 def config_row(server: BrokerServer, config: TopicConfig) -> TopicConfigRow:
     """Return the configuration of a topic on a broker as a row."""
-    return TopicConfigRow(
-        broker=server.broker,
-        cluster=server.cluster,
-        addr=server.addr,
+    return TopicConfigRow.of(
+        server,
         read_queues=config.read_queue_nums,
         write_queues=config.write_queue_nums,
         permission=permission_words(config.perm),
@@ -380,10 +375,9 @@ def _route_rows(route: TopicRoute) -> list[RouteRow]:
 
 def _consumer_row(lag: GroupLag) -> TopicConsumerRow:
     times = [queue.consumed_ms for queue in lag.queues if queue.consumed_ms is not None]
-    return TopicConsumerRow(
-        group=lag.group,
+    return TopicConsumerRow.of(
+        lag,
         lag=lag.total,
-        consume_tps=lag.consume_tps,
         queues=len(lag.queues),
         unknown_queues=sum(queue.lag is None for queue in lag.queues),
         last_consumed_ms=max(times, default=None),

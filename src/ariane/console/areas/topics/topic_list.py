@@ -124,15 +124,12 @@ async def topic_list(services: ConsoleServices, query: TopicListQuery) -> TopicL
     page = paginate(of_kind, query, name=lambda row: row.topic, columns=COLUMNS, sort="topic")
     rows = [_row(row, has_rates=snapshot.rates_as_of_ms is not None) for row in page.items]
     times = column_times(snapshot, services.clock.now_ms(), "queues", "rates")
-    return TopicListView(
+    return TopicListView.of(
+        snapshot, query,
         as_of_ms=oldest_ms(times),
         times=times,
-        unavailable=list(snapshot.unavailable_in_lists),
+        unavailable=snapshot.unavailable_in_lists,
         missing=sorted({name for row in rows for name in (*row.missing, *row.tps_missing)}),
-        is_loaded=snapshot.is_loaded,
-        kind=query.kind,
-        cluster=query.cluster,
-        broker=query.broker,
         clusters=sorted({row.cluster for row in snapshot.brokers}),
         kinds=[
             KindCount(kind=kind, topics=len(selected) if kind == "all" else counts[kind])
@@ -143,20 +140,10 @@ async def topic_list(services: ConsoleServices, query: TopicListQuery) -> TopicL
 
 
 def _row(row: TopicRow, *, has_rates: bool) -> TopicListRow:
-    return TopicListRow(
-        topic=row.topic,
-        kind=row.kind,
-        clusters=list(row.clusters),
-        brokers=list(row.brokers),
-        read_queues=row.read_queues,
-        write_queues=row.write_queues,
+    return TopicListRow.of(
+        row,
         permissions=[permission_words(perm) for perm in row.perms],
-        messages=row.messages,
-        tps_in=row.tps_in,
         groups=len(row.groups),
-        is_partial=row.is_partial,
-        tps_is_partial=row.tps_is_partial,
-        missing=list(row.missing),
         # Before the first poll of rates no broker is the reason.
-        tps_missing=list(row.tps_missing) if has_rates else [],
+        tps_missing=row.tps_missing if has_rates else [],
     )

@@ -212,14 +212,10 @@ def _sources(
 
 
 def _clock_view(host: str, clock: HostClock, source: StepSource) -> ClockView:
-    return ClockView(
+    return ClockView.of(
+        clock,
         host=host,
         source=source,
-        lower_ms=clock.lower_ms,
-        upper_ms=clock.upper_ms,
-        offset_ms=clock.offset_ms,
-        error_ms=clock.error_ms,
-        is_contradiction=clock.is_contradiction,
         ahead_ms=_proved_ms(clock, None if clock.upper_ms is None else -clock.upper_ms),
         behind_ms=_proved_ms(clock, clock.lower_ms),
     )
@@ -232,23 +228,11 @@ def _proved_ms(clock: HostClock, difference_ms: int | None) -> int | None:
 
 def _step_view(number: int, step: TraceStep, first_ms: int) -> TraceStepView:
     is_delivery = step.kind is StepKind.DELIVERY
-    return TraceStepView(
+    return TraceStepView.of(
+        step,
         number=number,
-        kind=step.kind,
-        start_ms=step.start_ms,
-        end_ms=step.end_ms,
         elapsed_ms=step.start_ms - first_ms,
-        error_ms=step.error_ms,
-        cost_ms=step.cost_ms,
-        result=step.result,
         group=None if step.group is None else visible(step.group),
-        host=step.host,
         attempt=step.retry_times + 1 if is_delivery and step.retry_times is not None else None,
-        topic=step.topic,
-        position=step.position,
-        offset_message_id=step.offset_message_id,
-        from_check=step.from_check,
-        note=step.note,
-        is_problem=step.is_problem,
         sources=sorted(step.sources, key=list(StepSource).index),
     )
