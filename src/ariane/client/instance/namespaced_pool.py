@@ -15,7 +15,7 @@ import msgspec
 
 from ariane.client.instance.namespace import Namespace
 from ariane.net.connection import Handler, HandlerResult, Peer, Sign
-from ariane.net.pools.connection_pool import REQUEST_TIMEOUT_MS, ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.command import Command
 
 # extFields of requests of brokers that contain the name of a topic or group.
@@ -37,21 +37,8 @@ class NamespacedPool(ConnectionPool):
         super().__init__(unwrapping, sign=sign, tls=tls)
         self._namespace = namespace
 
-    async def request(
-        self,
-        addr: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
-    ) -> Command:
-        """Send a request with the names on the wire, and return the response."""
-        return await super().request(addr, code, self._namespace.to_wire(header), body, timeout_ms=timeout_ms)
-
-    async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
-        """Send a request that has no response, with the names on the wire."""
-        await super().one_way(addr, code, self._namespace.to_wire(header), body)
+    def _fields(self, header: msgspec.Struct | None) -> dict[str, str] | None:
+        return super()._fields(self._namespace.to_wire(header))
 
 
 def _unwrapping(handler: Handler, namespace: Namespace) -> Handler:

@@ -13,17 +13,13 @@ import logging
 import ssl
 from collections.abc import Iterable
 
-import msgspec
-
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ConnectionLost
 from ariane.net.connection import Sign
-from ariane.net.pools.connection_pool import REQUEST_TIMEOUT_MS
 from ariane.net.pools.fail_fast_pool import FailFastPool
 from ariane.net.pools.server_health import ServerHealth
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import ClusterInfo
 
 log = logging.getLogger("ariane.console")
@@ -62,23 +58,9 @@ class GuardedPool(FailFastPool):
         )
         self._brokers: set[str] = set()  # addresses that a name server lists, or listed
 
-    async def request(
-        self,
-        addr: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
-    ) -> Command:
-        """Send a request to `addr` and return the response, whatever its code.
-
-        Raises:
-            NotRegistered: no name server lists the server.
-            RequestTimeout, ConnectionLost: as `FailFastPool.request`.
-        """
+    async def _admit(self, addr: str) -> None:
         await self._check_registered(addr)
-        return await super().request(addr, code, header, body, timeout_ms=timeout_ms)
+        await super()._admit(addr)
 
     async def _check_registered(self, addr: str) -> None:
         """Check that the server is one of the name servers, or a broker that one of them lists.

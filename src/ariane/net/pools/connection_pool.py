@@ -83,7 +83,7 @@ class ConnectionPool:
             ConnectionLost: the connection was refused, or closed before the response arrived.
         """
         connection = await self.connect(addr)
-        return await connection.request(code, encode_header(header) if header else None, body, timeout_ms=timeout_ms)
+        return await connection.request(code, self._fields(header), body, timeout_ms=timeout_ms)
 
     async def request_ok(
         self,
@@ -108,7 +108,11 @@ class ConnectionPool:
     async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Send a request that has no response. Raise ConnectionLost if it cannot be written."""
         connection = await self.connect(addr)
-        connection.one_way(code, encode_header(header) if header else None, body)
+        connection.one_way(code, self._fields(header), body)
+
+    def _fields(self, header: msgspec.Struct | None) -> dict[str, str] | None:
+        """Return the extFields of a request."""
+        return encode_header(header) if header else None
 
     async def connect(self, addr: str) -> Connection:
         """Return the open connection to `addr`, connecting if there is none. Concurrent callers share one attempt."""

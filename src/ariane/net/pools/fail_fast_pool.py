@@ -28,7 +28,6 @@ from ariane.net.pools.connection_pool import REQUEST_TIMEOUT_MS, ConnectionPool
 from ariane.net.pools.server_health import ServerHealth
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import OUR_LANGUAGE, Command
-from ariane.protocol.requests import encode_header
 
 # A server delays a command by both together, once.
 PATIENCE_MS, LIMIT_MS = 1_000.0, 2_000.0
@@ -105,7 +104,7 @@ class FailFastPool(ConnectionPool):
             NotAsked: the server did not respond lately.
             ConnectionLost: the connection was refused or closed, or the server was found to be silent.
         """
-        self._check_silence(addr)
+        await self._admit(addr)
         started_s = self._clock.monotonic()
         is_accompanied = timeout_ms > self._limit_ms
         self._accompanied[addr] += is_accompanied
@@ -125,6 +124,10 @@ class FailFastPool(ConnectionPool):
             self._accompanied[addr] -= is_accompanied
         self._health.report_response(addr)
         return response
+
+    async def _admit(self, addr: str) -> None:
+        """Raise ConnectionLost if no request may be sent to a server."""
+        self._check_silence(addr)
 
     async def connect(self, addr: str) -> Connection:
         """Return the open connection to `addr`, connecting if there is none.
@@ -149,7 +152,7 @@ class FailFastPool(ConnectionPool):
         self, timeout_ms: float, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> Command:
         """Send a request. The limit is that of connecting, writing and waiting together."""
-        fields = encode_header(header) if header else None
+        fields = self._fields(header)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = await self._connect_within(addr)
