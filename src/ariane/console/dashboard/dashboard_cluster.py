@@ -5,7 +5,7 @@ from __future__ import annotations
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import UNSPECIFIED, Json, broker_shape
 from ariane.console.dashboard.request_parameters import Parameters
-from ariane.console.web.dependencies import Services
+from ariane.console.web.dependencies import ClusterAdmin
 from ariane.errors import ServerUnavailable
 
 routes = DashboardRouter("/cluster")
@@ -14,12 +14,11 @@ MESSAGE_TYPES = ("DELAY", "FIFO", "MIXED", "NORMAL", "TRANSACTION", UNSPECIFIED)
 
 
 @routes.get("/list.query")
-async def list_clusters(services: Services) -> Json:
+async def list_clusters(admin: ClusterAdmin) -> Json:
     """Return all brokers. The runtime values of a server that does not respond are null; Apache's answer fails then."""
-    async with services.admin() as admin:
-        info = await admin.fetch_cluster()
-        servers = await admin.select_brokers(with_slaves=True)
-        answers = await admin.fetch_runtimes(servers)
+    info = await admin.fetch_cluster()
+    servers = await admin.select_brokers(with_slaves=True)
+    answers = await admin.fetch_runtimes(servers)
     tables = {server: runtime.table for server, runtime in answers.values}
     runtimes: dict[str, Json] = {}
     for server in servers:
@@ -36,10 +35,9 @@ async def list_clusters(services: Services) -> Json:
 
 
 @routes.get("/brokerConfig.query")
-async def broker_config(services: Services, parameters: Parameters) -> dict[str, str]:
+async def broker_config(admin: ClusterAdmin, parameters: Parameters) -> dict[str, str]:
     """Return the settings of a broker."""
-    async with services.admin() as admin:
-        answers = await admin.fetch_broker_config(await admin.select_brokers(broker=parameters.text("brokerAddr")))
+    answers = await admin.fetch_broker_config(await admin.select_brokers(broker=parameters.text("brokerAddr")))
     if answers.unavailable:
         raise ServerUnavailable(str(answers.unavailable[0]))
     return answers.values[0][1]

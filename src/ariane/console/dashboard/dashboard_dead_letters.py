@@ -20,7 +20,7 @@ from ariane.console.dashboard.message_pages import StoredPage
 from ariane.console.dashboard.request_parameters import Parameters, RequestBody
 from ariane.console.dashboard.spreadsheet import CONTENT_TYPE, Cell, spreadsheet
 from ariane.console.security.audit_notes import note_failure
-from ariane.console.web.dependencies import Services
+from ariane.console.web.dependencies import ClusterAdmin, Services
 from ariane.errors import ArianeError, RouteNotFound
 from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
@@ -61,27 +61,24 @@ async def dead_letters_page(services: Services, body: PageQuery) -> Json:
 
 
 @routes.get("/exportDlqMessage.do")
-async def export_dead_letter(services: Services, parameters: Parameters) -> Response:
+async def export_dead_letter(admin: ClusterAdmin, parameters: Parameters) -> Response:
     """Return an Excel file with one dead letter."""
     group, message_id = parameters.text("consumerGroup"), parameters.text("msgId")
-    async with services.admin() as admin:
-        message = await find_message(admin, dlq_topic(group), message_id)
+    message = await find_message(admin, dlq_topic(group), message_id)
     return await _file("dlq", [_cells(message)])
 
 
 @routes.post("/batchExportDlqMessage.do")
-async def export_dead_letters(services: Services, body: DeadLetters) -> Response:
+async def export_dead_letters(admin: ClusterAdmin, body: DeadLetters) -> Response:
     """Return an Excel file with dead letters. One that cannot be read has the reason in the last column."""
-    async with services.admin() as admin:
-        rows = await gather_bounded((_row(admin, letter) for letter in body), CONCURRENT_LETTERS)
+    rows = await gather_bounded((_row(admin, letter) for letter in body), CONCURRENT_LETTERS)
     return await _file("dlqs", rows)
 
 
 @routes.post("/batchResendDlqMessage.do")
-async def resend_dead_letters(services: Services, body: DeadLetters) -> list[Json]:
+async def resend_dead_letters(admin: ClusterAdmin, body: DeadLetters) -> list[Json]:
     """Let clients of the groups consume dead letters again. Each has its own result."""
-    async with services.admin() as admin:
-        return await gather_bounded((_resend(admin, letter) for letter in body), CONCURRENT_LETTERS)
+    return await gather_bounded((_resend(admin, letter) for letter in body), CONCURRENT_LETTERS)
 
 
 async def _row(admin: Admin, letter: DeadLetter) -> tuple[Cell, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ariane.cluster.admin import Admin
 from ariane.cluster.groups.group_admin import is_system_group
 from ariane.cluster.groups.offset_admin import OffsetTarget, ResetResult
 from ariane.console.dashboard.dashboard_topics import SYSTEM_MARK, client_queues, loaded_snapshot, select_targets
@@ -16,16 +17,15 @@ from ariane.console.dashboard.json_shapes import (
     connection_shape,
     group_config_shape,
     lag_shape,
-    queue_state_shape,
+    members,
     queue_text,
-    rates_shape,
     subscription_shape,
     topic_progress_shapes,
 )
 from ariane.console.dashboard.request_parameters import Parameters, RequestBody
 from ariane.console.live.live_snapshot import GroupRow
 from ariane.console.security.audit_notes import note_failure
-from ariane.console.web.dependencies import Services
+from ariane.console.web.dependencies import ClusterAdmin, Services
 from ariane.errors import ArianeError, ConfigError, ServerUnavailable, UsageError
 from ariane.model.topic import SubscriptionGroupConfig, group_name_fault
 from ariane.protocol.versions import version_name
@@ -75,100 +75,92 @@ async def list_groups(services: Services, parameters: Parameters) -> list[Json]:
 
 
 @routes.read("/group.query")
-async def group(services: Services, parameters: Parameters) -> Json:
+async def group(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return one group; an unknown one has no clients and an unknown lag."""
-    return await _group_shape(services, _group_name(parameters))
+    return await _group_shape(admin, _group_name(parameters))
 
 
 @routes.read("/group.refresh")
-async def refresh_group(services: Services, parameters: Parameters) -> Json:
+async def refresh_group(services: Services, admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return one group with its brokers. Nothing is cached here, so nothing has to be refreshed."""
     name = _group_name(parameters)
-    shape = await _group_shape(services, name)
-    async with services.admin() as admin:
-        configs = await admin.group_configs(name)
+    shape = await _group_shape(admin, name)
+    configs = await admin.group_configs(name)
     now = services.clock.now_ms()
     return shape | {"address": [server.addr for server, _ in configs.values], "updateTime": _date(now)}
 
 
 @routes.post("/resetOffset.do", "/skipAccumulate.do")
-async def reset_offsets(services: Services, body: OffsetReset) -> Json:
+async def reset_offsets(admin: ClusterAdmin, body: OffsetReset) -> Json:
     """Move groups to a time. Each group has its own result: one that fails does not stop the others."""
     results: Json = {}
-    async with services.admin() as admin:
-        for name in body.consumer_group_list:
-            try:
-                # Offsets of a mistyped group would appear as those of a new group.
-                await admin.check_group(_unmarked(name))
-                target = OffsetTarget(time_ms=body.reset_time)
-                moved = await admin.reset_offsets(_unmarked(name), body.topic, target, is_forced=body.force)
-            except ArianeError as error:
-                note_failure(f"{name}: {error}")
-                results[name] = {"status": False, "errMsg": str(error), "rollbackStatsList": []}
-            else:
-                results[name] = {"status": True, "errMsg": None, "rollbackStatsList": _rollbacks(moved)}
+    for name in body.consumer_group_list:
+        try:
+            # Offsets of a mistyped group would appear as those of a new group.
+            await admin.check_group(_unmarked(name))
+            target = OffsetTarget(time_ms=body.reset_time)
+            moved = await admin.reset_offsets(_unmarked(name), body.topic, target, is_forced=body.force)
+        except ArianeError as error:
+            note_failure(f"{name}: {error}")
+            results[name] = {"status": False, "errMsg": str(error), "rollbackStatsList": []}
+        else:
+            results[name] = {"status": True, "errMsg": None, "rollbackStatsList": _rollbacks(moved)}
     return results
 
 
 @routes.read("/examineSubscriptionGroupConfig.query")
-async def group_configs(services: Services, parameters: Parameters) -> list[Json]:
+async def group_configs(admin: ClusterAdmin, parameters: Parameters) -> list[Json]:
     """Return the configuration of a group on each broker that has it."""
     name = _group_name(parameters)
-    async with services.admin() as admin:
-        configs = await admin.group_configs(name)
+    configs = await admin.group_configs(name)
     return [group_config_shape(config, server.broker) for server, config in configs.values]
 
 
 @routes.get("/fetchBrokerNameList.query")
-async def group_brokers(services: Services, parameters: Parameters) -> list[str]:
+async def group_brokers(admin: ClusterAdmin, parameters: Parameters) -> list[str]:
     """Return the names of the brokers that have a group."""
     name = _group_name(parameters)
-    async with services.admin() as admin:
-        configs = await admin.group_configs(name)
+    configs = await admin.group_configs(name)
     return [server.broker for server, _ in configs.values]
 
 
 @routes.post("/createOrUpdate.do")
-async def save_group(services: Services, body: GroupRequest) -> bool:
+async def save_group(admin: ClusterAdmin, body: GroupRequest) -> bool:
     """Create or change a group on brokers, and on all brokers of clusters."""
     config = _checked_config(body.subscription_group_config)
-    async with services.admin() as admin:
-        servers = await select_targets(admin, body.cluster_name_list, body.broker_name_list)
-        await admin.save_group(config, servers=servers)
+    servers = await select_targets(admin, body.cluster_name_list, body.broker_name_list)
+    await admin.save_group(config, servers=servers)
     return True
 
 
 @routes.post("/deleteSubGroup.do")
-async def delete_group(services: Services, body: GroupDeletion) -> bool:
+async def delete_group(admin: ClusterAdmin, body: GroupDeletion) -> bool:
     """Delete a group with its offsets on some brokers; on all that have it, with its retries and dead letters, too."""
     name = _unmarked(body.group_name)
     if not body.broker_name_list:
         raise UsageError("brokerNameList", None, "expected the names of brokers")
-    async with services.admin() as admin:
-        servers = await select_targets(admin, None, body.broker_name_list)
-        configured = {server.broker for server, _ in (await admin.group_configs(name)).values}
-        is_everywhere = configured <= set(body.broker_name_list)
-        await admin.delete_group(name, with_offsets=True, with_topics=is_everywhere, servers=servers)
+    servers = await select_targets(admin, None, body.broker_name_list)
+    configured = {server.broker for server, _ in (await admin.group_configs(name)).values}
+    is_everywhere = configured <= set(body.broker_name_list)
+    await admin.delete_group(name, with_offsets=True, with_topics=is_everywhere, servers=servers)
     return True
 
 
 @routes.read("/queryTopicByConsumer.query")
-async def group_topics(services: Services, parameters: Parameters) -> list[Json]:
+async def group_topics(admin: ClusterAdmin, parameters: Parameters) -> list[Json]:
     """Return the progress of a group by topic on all brokers; `address` is not needed and ignored."""
     name = _group_name(parameters)
-    async with services.admin() as admin:
-        lag = await admin.group_lag(name)
-        if not lag.is_complete:
-            raise ServerUnavailable(f"progress of {name} is incomplete: {lag.unavailable[0]}")
-        return topic_progress_shapes(lag.queues, await client_queues(admin, name))
+    lag = await admin.group_lag(name)
+    if not lag.is_complete:
+        raise ServerUnavailable(f"progress of {name} is incomplete: {lag.unavailable[0]}")
+    return topic_progress_shapes(lag.queues, await client_queues(admin, name))
 
 
 @routes.read("/consumerConnection.query")
-async def group_connections(services: Services, parameters: Parameters) -> Json:
+async def group_connections(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the clients of a group on all brokers, with their subscriptions; `address` is not needed and ignored."""
     name = _group_name(parameters)
-    async with services.admin() as admin:
-        connections = await admin.connected_consumers(name)
+    connections = await admin.connected_consumers(name)
     if connections.unavailable:
         raise ServerUnavailable(f"clients of {name} are incomplete: {connections.unavailable[0]}")
     return {
@@ -181,16 +173,15 @@ async def group_connections(services: Services, parameters: Parameters) -> Json:
 
 
 @routes.read("/consumerRunningInfo.query")
-async def client_state(services: Services, parameters: Parameters) -> Json:
+async def client_state(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the state of a client, with the stacks of its threads if `jstack` is set."""
     name, client = _group_name(parameters), parameters.text("clientId")
-    async with services.admin() as admin:
-        state = await admin.consumer_state(name, client, with_stacks=parameters.flag("jstack"))
+    state = await admin.consumer_state(name, client, with_stacks=parameters.flag("jstack"))
     return {
         "properties": state.properties,
         "subscriptionSet": [subscription_shape(subscription) for subscription in state.subscriptions],
-        "mqTable": {queue_text(queue): queue_state_shape(info) for queue, info in state.queues.items()},
-        "statusTable": {topic: rates_shape(status) for topic, status in state.statistics.items()},
+        "mqTable": {queue_text(queue): members(info) for queue, info in state.queues.items()},
+        "statusTable": {topic: members(status) for topic, status in state.statistics.items()},
         "mqPopTable": {},  # queues of pop consumers, which exist from 5.0 on
         "userConsumerInfo": {},
         "jstack": state.stacks,
@@ -198,18 +189,16 @@ async def client_state(services: Services, parameters: Parameters) -> Json:
 
 
 @producer_routes.get("/producerConnection.query")
-async def producer_connections(services: Services, parameters: Parameters) -> Json:
+async def producer_connections(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the connected producers of a group."""
-    async with services.admin() as admin:
-        found = await admin.producer_connections(parameters.text("producerGroup"), parameters.text("topic"))
+    found = await admin.producer_connections(parameters.text("producerGroup"), parameters.text("topic"))
     if found.unavailable:
         raise ServerUnavailable(f"producers are incomplete: {found.unavailable[0]}")
     return {"connectionSet": [connection_shape(client) for client in found.connections]}
 
 
-async def _group_shape(services: Services, name: str) -> Json:
-    async with services.admin() as admin:
-        (summary,) = await admin.summarize_groups([name])
+async def _group_shape(admin: Admin, name: str) -> Json:
+    (summary,) = await admin.summarize_groups([name])
     connections = summary.connections
     tps = summary.lag.consume_tps
     return {

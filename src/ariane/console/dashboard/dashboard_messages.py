@@ -10,11 +10,11 @@ from ariane.cluster.messages.message_query import is_offset_id
 from ariane.cluster.messages.message_search import MessageFilter
 from ariane.cluster.messages.message_tracking import DirectConsumption
 from ariane.console.dashboard.envelope import DashboardRouter, succeeded
-from ariane.console.dashboard.json_shapes import Json, message_shape, track_shape
+from ariane.console.dashboard.json_shapes import Json, members, message_shape, track_shape
 from ariane.console.dashboard.message_pages import StoredPage, StoreTimes, message_page
 from ariane.console.dashboard.request_parameters import Parameters, RequestBody
 from ariane.console.services import ConsoleServices
-from ariane.console.web.dependencies import Services
+from ariane.console.web.dependencies import ClusterAdmin, Services
 from ariane.errors import NotFound, ProtocolError, ReplyError, ServerUnavailable
 from ariane.model.message import ReceivedMessage
 
@@ -43,11 +43,10 @@ class PageQuery(RequestBody):
 
 
 @routes.get("/viewMessage.query")
-async def view_message(services: Services, parameters: Parameters) -> Json:
+async def view_message(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return a message by its unique key or its offset id, with its state in every group."""
-    async with services.admin() as admin:
-        message = await find_message(admin, parameters.optional("topic"), parameters.text("msgId"))
-        tracks = await admin.track(message)
+    message = await find_message(admin, parameters.optional("topic"), parameters.text("msgId"))
+    tracks = await admin.track(message)
     if tracks.unavailable:
         raise ServerUnavailable(f"groups of the message are incomplete: {tracks.unavailable[0]}")
     return {
@@ -57,19 +56,17 @@ async def view_message(services: Services, parameters: Parameters) -> Json:
 
 
 @traced_routes.get("/viewMessage.query")
-async def view_traced_message(services: Services, parameters: Parameters) -> Json:
+async def view_traced_message(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return a message without its state in the groups."""
-    async with services.admin() as admin:
-        message = await find_message(admin, parameters.optional("topic"), parameters.text("msgId"))
+    message = await find_message(admin, parameters.optional("topic"), parameters.text("msgId"))
     return {"messageView": message_shape(message)}
 
 
 @routes.get("/queryMessageByTopicAndKey.query")
-async def messages_of_key(services: Services, parameters: Parameters) -> list[Json]:
+async def messages_of_key(admin: ClusterAdmin, parameters: Parameters) -> list[Json]:
     """Return all messages of a topic with a key; Apache returns 64 at most."""
     topic, key = parameters.text("topic"), parameters.text("key")
-    async with services.admin() as admin:
-        found = await admin.query_by_key(topic, key)
+    found = await admin.query_by_key(topic, key)
     check_complete(found.unavailable)
     if not found.messages:
         raise found.not_found(f"message of {topic} with key", key)
@@ -77,12 +74,11 @@ async def messages_of_key(services: Services, parameters: Parameters) -> list[Js
 
 
 @routes.get("/queryMessageByTopic.query")
-async def messages_of_topic(services: Services, parameters: Parameters) -> JSONResponse:
+async def messages_of_topic(admin: ClusterAdmin, parameters: Parameters) -> JSONResponse:
     """Return the newest messages of a time range without bodies, the newest first; a header counts those omitted."""
     topic = parameters.text("topic")
     wanted = MessageFilter(since_ms=parameters.whole("begin"), until_ms=parameters.whole("end") + 1)
-    async with services.admin() as admin:
-        found = await admin.search(topic, wanted, limit=MESSAGES_MAX)
+    found = await admin.search(topic, wanted, limit=MESSAGES_MAX)
     check_complete(found.unavailable)
     shapes = [message_shape(message, with_body=False) for message in reversed(found.messages)]
     response = succeeded(shapes)
@@ -98,19 +94,11 @@ async def messages_page(services: Services, body: PageQuery) -> Json:
 
 
 @routes.post("/consumeMessageDirectly.do")
-async def consume_directly(services: Services, parameters: Parameters) -> Json:
+async def consume_directly(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Let a client of a group consume a stored message now; any client if `clientId` is missing."""
-    async with services.admin() as admin:
-        message = await find_message(admin, parameters.optional("topic"), parameters.text("msgId"))
-        group, client = parameters.text("consumerGroup"), parameters.optional("clientId")
-        result = await consume(admin, message, group, client)
-    return {
-        "order": result.order,
-        "autoCommit": result.auto_commit,
-        "consumeResult": result.consume_result,
-        "remark": result.remark,
-        "spentTimeMills": result.spent_time_mills,
-    }
+    message = await find_message(admin, parameters.optional("topic"), parameters.text("msgId"))
+    group, client = parameters.text("consumerGroup"), parameters.optional("clientId")
+    return members(await consume(admin, message, group, client))
 
 
 async def page_of(services: ConsoleServices, query: PageQuery) -> Json:

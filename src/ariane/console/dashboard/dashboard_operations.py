@@ -108,20 +108,10 @@ async def run_test() -> None:
 
 
 @acl_routes.get("/users.query", "/acls.query")
-async def acl_lists() -> None:
-    """Reject lists of ACL 2.0."""
-    raise UsageError("acl", None, NO_ACL_2)
-
-
 @acl_routes.post("/createUser.do", "/updateUser.do", "/createAcl.do", "/updateAcl.do")
-async def save_acl() -> None:
-    """Reject changes of ACL 2.0."""
-    raise UsageError("acl", None, NO_ACL_2)
-
-
 @acl_routes.delete("/deleteUser.do", "/deleteAcl.do")
-async def delete_acl() -> None:
-    """Reject deletions of ACL 2.0."""
+async def acl() -> None:
+    """Reject lists and changes of ACL 2.0."""
     raise UsageError("acl", None, NO_ACL_2)
 
 

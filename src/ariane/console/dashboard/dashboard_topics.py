@@ -19,7 +19,7 @@ from ariane.console.dashboard.json_shapes import (
 from ariane.console.dashboard.request_parameters import Parameters, RequestBody
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.console.services import ConsoleServices
-from ariane.console.web.dependencies import Services
+from ariane.console.web.dependencies import ClusterAdmin, Services
 from ariane.errors import NotFound, ServerUnavailable, UsageError
 from ariane.model.message import Message, MessageQueue
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig, is_system_topic, reply_topic
@@ -60,11 +60,10 @@ class MessageRequest(RequestBody):
 
 
 @routes.get("/list.query")
-async def list_topics(services: Services, parameters: Parameters) -> Json:
+async def list_topics(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the names of all topics. Those of the system are marked, unless `skipSysProcess` is set."""
-    async with services.admin() as admin:
-        names = await admin.list_topics()
-        system = await _system_names(admin)
+    names = await admin.list_topics()
+    system = await _system_names(admin)
     if parameters.flag("skipRetryAndDlq"):
         names = [name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     if not parameters.flag("skipSysProcess"):
@@ -73,13 +72,12 @@ async def list_topics(services: Services, parameters: Parameters) -> Json:
 
 
 @routes.get("/list.queryTopicType")
-async def list_topic_types(services: Services) -> Json:
+async def list_topic_types(admin: ClusterAdmin) -> Json:
     """Return all topics with the type of their messages. Brokers of 4.x know no types of ordinary topics."""
-    async with services.admin() as admin:
-        summaries, _ = await admin.list_summaries()
-        # Brokers have topics that they do not register, and a broker that does not respond has topics, too.
-        names = sorted({*await admin.list_topics(), *(summary.topic for summary in summaries)})
-        system = await _system_names(admin)
+    summaries, _ = await admin.list_summaries()
+    # Brokers have topics that they do not register, and a broker that does not respond has topics, too.
+    names = sorted({*await admin.list_topics(), *(summary.topic for summary in summaries)})
+    system = await _system_names(admin)
     return {
         "topicNameList": [_marked(name, system) for name in names],
         "messageTypeList": [_message_type(name, system) for name in names],
@@ -109,39 +107,35 @@ async def topic_stats(services: Services, parameters: Parameters) -> Json:
 
 
 @routes.get("/route.query")
-async def topic_route(services: Services, parameters: Parameters) -> Json:
+async def topic_route(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the route."""
-    async with services.admin() as admin:
-        return route_shape(await admin.fetch_route(parameters.text("topic")))
+    return route_shape(await admin.fetch_route(parameters.text("topic")))
 
 
 @routes.read("/queryConsumerByTopic.query")
-async def topic_consumers(services: Services, parameters: Parameters) -> Json:
+async def topic_consumers(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the progress of all groups that have offsets of a topic or subscribe to it."""
     topic = parameters.text("topic")
-    async with services.admin() as admin:
-        groups = await _groups_of(admin, topic)
-        progress = await gather_bounded((_progress(admin, group, topic) for group in groups), GROUPS_AT_ONCE)
+    groups = await _groups_of(admin, topic)
+    progress = await gather_bounded((_progress(admin, group, topic) for group in groups), GROUPS_AT_ONCE)
     return dict(zip(groups, progress, strict=True))
 
 
 @routes.read("/queryTopicConsumerInfo.query")
-async def topic_groups(services: Services, parameters: Parameters) -> Json:
+async def topic_groups(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the names of these groups."""
-    async with services.admin() as admin:
-        return {"groupList": list(await _groups_of(admin, parameters.text("topic")))}
+    return {"groupList": list(await _groups_of(admin, parameters.text("topic")))}
 
 
 @routes.read("/examineTopicConfig.query")
-async def topic_config(services: Services, parameters: Parameters) -> list[Json]:
+async def topic_config(admin: ClusterAdmin, parameters: Parameters) -> list[Json]:
     """Return the configuration on all brokers, or on the broker `brokerName`, which Apache ignores."""
     topic, broker = parameters.text("topic"), parameters.optional("brokerName")
-    async with services.admin() as admin:
-        masters = await admin.masters_of(topic)
-        if broker is not None and broker not in {server.broker for server in masters}:
-            raise NotFound(f"broker with topic {topic}", broker, [server.broker for server in masters])
-        selected = [server for server in masters if broker in (None, server.broker)]
-        tables = [(server, await admin.fetch_topic_table(server, with_special=True)) for server in selected]
+    masters = await admin.masters_of(topic)
+    if broker is not None and broker not in {server.broker for server in masters}:
+        raise NotFound(f"broker with topic {topic}", broker, [server.broker for server in masters])
+    selected = [server for server in masters if broker in (None, server.broker)]
+    tables = [(server, await admin.fetch_topic_table(server, with_special=True)) for server in selected]
     return [
         topic_config_shape(table.topic_config_table[topic], server.broker)
         for server, table in tables
@@ -150,7 +144,7 @@ async def topic_config(services: Services, parameters: Parameters) -> list[Json]
 
 
 @routes.post("/createOrUpdate.do")
-async def save_topic(services: Services, body: TopicRequest) -> bool:
+async def save_topic(admin: ClusterAdmin, body: TopicRequest) -> bool:
     """Create or change a topic on brokers, and on all brokers of clusters."""
     config = TopicConfig(
         topic_name=body.topic_name,
@@ -159,20 +153,18 @@ async def save_topic(services: Services, body: TopicRequest) -> bool:
         perm=body.perm,
         order=body.order,
     )
-    async with services.admin() as admin:
-        servers = await select_targets(admin, body.cluster_name_list, body.broker_name_list)
-        await admin.put_topic(config, servers=servers)
+    servers = await select_targets(admin, body.cluster_name_list, body.broker_name_list)
+    await admin.put_topic(config, servers=servers)
     return True
 
 
 @routes.post("/sendTopicMessage.do")
-async def send_message(services: Services, body: MessageRequest) -> Json:
+async def send_message(admin: ClusterAdmin, body: MessageRequest) -> Json:
     """Send a message."""
     message = Message(
         topic=body.topic, body=body.message_body.encode(), tags=body.tag or "", keys=(body.key or "").split()
     )
-    async with services.admin() as admin:
-        sent = await admin.send_message(message, trace=body.trace_enabled)
+    sent = await admin.send_message(message, trace=body.trace_enabled)
     assert sent is not None  # None only in a dry run
     return {
         "sendStatus": sent.status.name,
@@ -191,21 +183,19 @@ async def send_message(services: Services, body: MessageRequest) -> Json:
 
 
 @routes.post("/deleteTopic.do")
-async def delete_topic(services: Services, parameters: Parameters) -> bool:
+async def delete_topic(admin: ClusterAdmin, parameters: Parameters) -> bool:
     """Delete a topic from the cluster `clusterName`, or from all clusters."""
     topic, cluster = parameters.text("topic"), parameters.optional("clusterName")
-    async with services.admin() as admin:
-        await admin.delete_topic(topic, cluster=cluster)
+    await admin.delete_topic(topic, cluster=cluster)
     return True
 
 
 @routes.post("/deleteTopicByBroker.do")
-async def delete_topic_of_broker(services: Services, parameters: Parameters) -> bool:
+async def delete_topic_of_broker(admin: ClusterAdmin, parameters: Parameters) -> bool:
     """Delete a topic from one broker. Name servers learn it with the broker's next registration."""
     topic, broker = parameters.text("topic"), parameters.text("brokerName")
-    async with services.admin() as admin:
-        servers = await admin.select_brokers(broker=broker, with_slaves=True)
-        await admin.delete_stored_topic(topic, servers)
+    servers = await admin.select_brokers(broker=broker, with_slaves=True)
+    await admin.delete_stored_topic(topic, servers)
     return True
 
 

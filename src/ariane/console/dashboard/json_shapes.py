@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from ariane.cluster.groups.group_lag import QueueLag, total_of
 from ariane.cluster.messages.message_tracking import MessageTrack
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.protocol.requests.admin import ClientConnection
-from ariane.protocol.requests.callbacks import ConsumeStatus, ProcessQueueInfo
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.routing import BrokerData, TopicRoute
 from ariane.protocol.versions import version_name
@@ -30,68 +31,37 @@ def queue_text(queue: MessageQueue) -> str:
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
 
 
+def members(value: msgspec.Struct) -> Json:
+    """Return a value of the protocol with its members as Java prints them, which are their names on the wire."""
+    shape: Json = msgspec.to_builtins(value, str_keys=True)
+    return shape
+
+
 def broker_shape(data: BrokerData) -> Json:
     """Return the addresses of a broker. Zones and acting masters are features of 5.x."""
-    return {
-        "cluster": data.cluster,
-        "brokerName": data.broker_name,
-        "brokerAddrs": {str(number): addr for number, addr in sorted(data.broker_addrs.items())},
-        "zoneName": None,
-        "enableActingMaster": False,
-    }
+    return members(data) | {"zoneName": None, "enableActingMaster": False}
 
 
 def route_shape(route: TopicRoute) -> Json:
     """Return a route."""
-    return {
-        "orderTopicConf": route.order_topic_conf,
-        "queueDatas": [
-            {
-                "brokerName": queues.broker_name,
-                "readQueueNums": queues.read_queue_nums,
-                "writeQueueNums": queues.write_queue_nums,
-                "perm": queues.perm,
-                "topicSysFlag": queues.topic_sys_flag,
-            }
-            for queues in route.queue_datas
-        ],
-        "brokerDatas": [broker_shape(data) for data in route.broker_datas],
-        "filterServerTable": {addr: list(servers) for addr, servers in route.filter_server_table.items()},
-        "topicQueueMappingByBroker": None,
-    }
+    brokers = [broker_shape(data) for data in route.broker_datas]
+    return members(route) | {"brokerDatas": brokers, "topicQueueMappingByBroker": None}
 
 
 def topic_config_shape(config: TopicConfig, broker: str) -> Json:
     """Return the configuration of a topic on one broker."""
+    shape = members(config)
     return {
         "clusterNameList": None,
         "brokerNameList": [broker],
-        "topicName": config.topic_name,
-        "writeQueueNums": config.write_queue_nums,
-        "readQueueNums": config.read_queue_nums,
-        "perm": config.perm,
-        "order": config.order,
         "messageType": UNSPECIFIED,
+        **{name: shape[name] for name in ("topicName", "writeQueueNums", "readQueueNums", "perm", "order")},
     }
 
 
 def group_config_shape(config: SubscriptionGroupConfig, broker: str) -> Json:
     """Return the configuration of a consumer group on one broker, without settings that only brokers of 5.x have."""
-    return {
-        "clusterNameList": None,
-        "brokerNameList": [broker],
-        "subscriptionGroupConfig": {
-            "groupName": config.group_name,
-            "consumeEnable": config.consume_enable,
-            "consumeFromMinEnable": config.consume_from_min_enable,
-            "consumeBroadcastEnable": config.consume_broadcast_enable,
-            "retryQueueNums": config.retry_queue_nums,
-            "retryMaxTimes": config.retry_max_times,
-            "brokerId": config.broker_id,
-            "whichBrokerWhenConsumeSlowly": config.which_broker_when_consume_slowly,
-            "notifyConsumerIdsChangedEnable": config.notify_consumer_ids_changed_enable,
-        },
-    }
+    return {"clusterNameList": None, "brokerNameList": [broker], "subscriptionGroupConfig": members(config)}
 
 
 def topic_progress_shapes(queues: Iterable[QueueLag], owners: Mapping[MessageQueue, str]) -> list[Json]:
@@ -129,59 +99,13 @@ def lag_shape(lag: int | None) -> int:
 
 def connection_shape(client: ClientConnection) -> Json:
     """Return a connected client."""
-    return {
-        "clientId": client.client_id,
-        "clientAddr": client.client_addr,
-        "language": client.language,
-        "version": client.version,
-        "versionDesc": version_name(client.version),
-    }
+    return members(client) | {"versionDesc": version_name(client.version)}
 
 
 def subscription_shape(subscription: SubscriptionData) -> Json:
     """Return a subscription."""
-    return {
-        "classFilterMode": subscription.class_filter_mode,
-        "topic": subscription.topic,
-        "subString": subscription.sub_string,
-        "tagsSet": sorted(subscription.tags_set),
-        "codeSet": sorted(subscription.code_set),
-        "subVersion": subscription.sub_version,
-        "expressionType": subscription.expression_type,
-        "filterClassSource": None,
-    }
-
-
-def queue_state_shape(info: ProcessQueueInfo) -> Json:
-    """Return the state of a queue at its client."""
-    return {
-        "commitOffset": info.commit_offset,
-        "cachedMsgMinOffset": info.cached_msg_min_offset,
-        "cachedMsgMaxOffset": info.cached_msg_max_offset,
-        "cachedMsgCount": info.cached_msg_count,
-        "cachedMsgSizeInMiB": info.cached_msg_size_in_mi_b,
-        "transactionMsgMinOffset": info.transaction_msg_min_offset,
-        "transactionMsgMaxOffset": info.transaction_msg_max_offset,
-        "transactionMsgCount": info.transaction_msg_count,
-        "locked": info.locked,
-        "tryUnlockTimes": info.try_unlock_times,
-        "lastLockTimestamp": info.last_lock_timestamp,
-        "droped": info.droped,
-        "lastPullTimestamp": info.last_pull_timestamp,
-        "lastConsumeTimestamp": info.last_consume_timestamp,
-    }
-
-
-def rates_shape(status: ConsumeStatus) -> Json:
-    """Return the rates of a topic at a client."""
-    return {
-        "pullRT": status.pull_rt,
-        "pullTPS": status.pull_tps,
-        "consumeRT": status.consume_rt,
-        "consumeOKTPS": status.consume_ok_tps,
-        "consumeFailedTPS": status.consume_failed_tps,
-        "consumeFailedMsgs": status.consume_failed_msgs,
-    }
+    tags, codes = sorted(subscription.tags_set), sorted(subscription.code_set)
+    return members(subscription) | {"tagsSet": tags, "codeSet": codes, "filterClassSource": None}
 
 
 def message_shape(message: ReceivedMessage, *, with_body: bool = True) -> Json:

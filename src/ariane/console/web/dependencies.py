@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar, cast
 from fastapi import Depends, Form, Query, Request
 from starlette.exceptions import HTTPException
 
+from ariane.cluster.admin import Admin
 from ariane.console.security.accounts.identity import Identity, identity_of
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery
@@ -19,6 +20,11 @@ def services_of(request: Request) -> ConsoleServices:
     return cast(ConsoleServices, request.app.state.services)
 
 
+async def admin_of(services: Services) -> Admin:
+    """Return the operations on the cluster for a request."""
+    return services.admin()
+
+
 def sender(request: Request) -> Identity:
     """Return the sender of a request; the middleware lets none pass without one."""
     identity = identity_of(request)
@@ -28,6 +34,7 @@ def sender(request: Request) -> Identity:
 
 
 Services = Annotated[ConsoleServices, Depends(services_of)]
+ClusterAdmin = Annotated[Admin, Depends(admin_of)]
 FromQuery = Annotated[Value, Query()]  # a struct of query parameters
 FromForm = Annotated[Value, Form()]  # a struct of the fields of an HTML form
 ListParameters = FromQuery[ListQuery]
