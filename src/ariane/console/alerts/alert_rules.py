@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.console.texts.translation import gettext_noop
+from ariane.console.texts.translation import gettext_noop as _
 from ariane.errors import ConfigError
 
 RULES_MAX = 200
@@ -59,47 +59,31 @@ class Severity(enum.StrEnum):
 _SEVERITY_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
+_VALUE_CONDITIONS = (AlertCondition.ABOVE, AlertCondition.BELOW, AlertCondition.UNKNOWN)
+
+
 class MetricDefinition(NamedTuple):
     """A metric: what has it, what it is, in which unit, and which conditions make sense."""
 
     subject: str
     label: str
     unit: str
-    conditions: tuple[AlertCondition, ...]
+    conditions: tuple[AlertCondition, ...] = _VALUE_CONDITIONS
 
-
-_VALUE_CONDITIONS = (AlertCondition.ABOVE, AlertCondition.BELOW, AlertCondition.UNKNOWN)
 
 METRICS: Mapping[AlertMetric, MetricDefinition] = {
-    AlertMetric.GROUP_LAG: MetricDefinition(
-        "group", gettext_noop("Lag of a consumer group"), gettext_noop("messages"), _VALUE_CONDITIONS
-    ),
-    AlertMetric.GROUP_AGE: MetricDefinition(
-        "group", gettext_noop("Age of a group's oldest message"), "s", _VALUE_CONDITIONS
-    ),
-    AlertMetric.GROUP_BLOCKED: MetricDefinition(
-        "group", gettext_noop("Blocked queues of a group"), gettext_noop("queues"), _VALUE_CONDITIONS
-    ),
-    AlertMetric.GROUP_TPS: MetricDefinition(
-        "group", gettext_noop("Messages delivered to a group"), gettext_noop("msg/s"), _VALUE_CONDITIONS
-    ),
-    AlertMetric.GROUP_CLIENTS: MetricDefinition(
-        "group", gettext_noop("Connected clients of a group"), gettext_noop("clients"), _VALUE_CONDITIONS
-    ),
+    AlertMetric.GROUP_LAG: MetricDefinition("group", _("Lag of a consumer group"), _("messages")),
+    AlertMetric.GROUP_AGE: MetricDefinition("group", _("Age of a group's oldest message"), "s"),
+    AlertMetric.GROUP_BLOCKED: MetricDefinition("group", _("Blocked queues of a group"), _("queues")),
+    AlertMetric.GROUP_TPS: MetricDefinition("group", _("Messages delivered to a group"), _("msg/s")),
+    AlertMetric.GROUP_CLIENTS: MetricDefinition("group", _("Connected clients of a group"), _("clients")),
     AlertMetric.DEAD_LETTERS: MetricDefinition(
-        "group",
-        gettext_noop("Dead letters of a group"),
-        gettext_noop("messages"),
-        (AlertCondition.GROWS, *_VALUE_CONDITIONS),
+        "group", _("Dead letters of a group"), _("messages"), (AlertCondition.GROWS, *_VALUE_CONDITIONS)
     ),
-    AlertMetric.TOPIC_TPS: MetricDefinition(
-        "topic", gettext_noop("Messages sent to a topic"), gettext_noop("msg/s"), _VALUE_CONDITIONS
-    ),
-    AlertMetric.BROKER: MetricDefinition("broker", gettext_noop("State of a broker"), "", (AlertCondition.UNKNOWN,)),
-    AlertMetric.BROKER_DISK: MetricDefinition("broker", gettext_noop("Used disk of a broker"), "%", _VALUE_CONDITIONS),
-    AlertMetric.REPLICATION_DELAY: MetricDefinition(
-        "broker", gettext_noop("Replication delay of a slave"), "s", _VALUE_CONDITIONS
-    ),
+    AlertMetric.TOPIC_TPS: MetricDefinition("topic", _("Messages sent to a topic"), _("msg/s")),
+    AlertMetric.BROKER: MetricDefinition("broker", _("State of a broker"), "", (AlertCondition.UNKNOWN,)),
+    AlertMetric.BROKER_DISK: MetricDefinition("broker", _("Used disk of a broker"), "%"),
+    AlertMetric.REPLICATION_DELAY: MetricDefinition("broker", _("Replication delay of a slave"), "s"),
 }
 
 

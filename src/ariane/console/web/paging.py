@@ -64,13 +64,17 @@ class Page(View, Generic[Row]):
 
     def with_items(self, items: list[OtherRow]) -> Page[OtherRow]:
         """Return the same page with other rows, for example those with more columns."""
-        return Page(
-            items=items, total=self.total, page=self.page, size=self.size, sort=self.sort, order=self.order, q=self.q
-        )
+        return Page.of(self, items=items)
 
 
 def paginate(
-    rows: Iterable[Row], query: ListQuery, *, name: Callable[[Row], str], columns: Mapping[str, SortKey[Row]], sort: str
+    rows: Iterable[Row],
+    query: ListQuery,
+    *,
+    name: Callable[[Row], str],
+    columns: Mapping[str, SortKey[Row]],
+    sort: str,
+    is_descending: bool = False,
 ) -> Page[Row]:
     """Return one page of the rows: the last one if the query names a page after it.
 
@@ -80,16 +84,18 @@ def paginate(
         name: Text of a row that is searched.
         columns: Sort key of each column.
         sort: Column to sort by if the query names none.
+        is_descending: Whether that column is sorted in descending order.
 
     Raises:
         UsageError: the query names an unknown column.
     """
     column = query.sort or sort
+    order = query.order if query.sort or not is_descending else "desc"
     if column not in columns:
         raise UsageError("sort", column, f"expected one of: {', '.join(sorted(columns))}")
     text = query.q.strip().lower()
     found = [row for row in rows if text in name(row).lower()] if text else list(rows)
-    key, is_descending = columns[column], query.order == "desc"
+    key, is_descending = columns[column], order == "desc"
     known = [row for row in found if key(row) is not None]
     unknown = [row for row in found if key(row) is None]
     # A list may have become shorter since the link to its last page was shown.
@@ -105,4 +111,4 @@ def paginate(
         unknown.sort(key=name)
         first_rows = known + unknown
     items = first_rows[last - query.size : last]
-    return Page(items=items, total=len(found), page=number, size=query.size, sort=column, order=query.order, q=query.q)
+    return Page(items=items, total=len(found), page=number, size=query.size, sort=column, order=order, q=query.q)

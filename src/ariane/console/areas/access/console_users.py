@@ -136,8 +136,6 @@ def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | 
     Raises:
         UsageError: the query names an unknown column.
     """
-    if not query.sort:
-        query = query.model_copy(update={"sort": "used", "order": "desc"})
     sessions = services.sessions.list()
     rows = [_session_row(session, identity) for session in sessions]
     used: dict[str, list[int]] = {}  # times of last use by account
@@ -153,7 +151,7 @@ def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | 
         users=users,
         sessions=paginate(
             rows, query, name=lambda row: f"{row.account} {row.address} {row.user_agent}", columns=SESSION_COLUMNS,
-            sort="used",
+            sort="used", is_descending=True,
         ),
     )  # fmt: skip
 

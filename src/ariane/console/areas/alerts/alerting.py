@@ -223,14 +223,10 @@ def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:
         UsageError: the query names an unknown column.
     """
     alerts = services.alerts
-    if not query.sort:
-        query = query.model_copy(update={"sort": "severity", "order": "desc"})
     rows = [_firing_row(services, state) for state in alerts.firing()]
     return AlertsView.of(
         alerts,
-        alerts=paginate(
-            rows, query, name=lambda row: f"{row.subject} {row.rule}", columns=ALERT_COLUMNS, sort="severity"
-        ),
+        alerts=paginate(rows, query, name=_searched_text, columns=ALERT_COLUMNS, sort="severity", is_descending=True),
         pending=alerts.pending_count(),
         rule_count=sum(rule.is_enabled for rule in alerts.settings.rules),
         silences=_silences(services),
@@ -260,10 +256,8 @@ def alert_history(services: ConsoleServices, query: ListQuery) -> AlertHistoryVi
     Raises:
         UsageError: the query names an unknown column.
     """
-    if not query.sort:
-        query = query.model_copy(update={"sort": "time", "order": "desc"})
     rows = [_history_row(transition) for transition in services.alerts.history()]
-    page = paginate(rows, query, name=lambda row: f"{row.subject} {row.rule}", columns=HISTORY_COLUMNS, sort="time")
+    page = paginate(rows, query, name=_searched_text, columns=HISTORY_COLUMNS, sort="time", is_descending=True)
     return AlertHistoryView(history=page)
 
 
@@ -329,6 +323,10 @@ def close_alert(services: ConsoleServices, form: CloseAlertForm) -> ChangeResult
     """
     state = services.alerts.close_alert(form.rule_id, form.subject)
     return ChangeResult(notice=f"closed alert {state.rule.name} of {state.subject}")
+
+
+def _searched_text(row: _AlertRow) -> str:
+    return f"{row.subject} {row.rule}"
 
 
 def _firing_row(services: ConsoleServices, state: AlertState) -> FiringAlertRow:
