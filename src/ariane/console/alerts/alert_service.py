@@ -18,7 +18,7 @@ from typing import Protocol, Self, TypeVar
 import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.console.alerts.alert_files import HISTORY_MAX, AlertFiles, AlertSettings
+from ariane.console.alerts.alert_files import HISTORY_MAX, AlertFiles
 from ariane.console.alerts.alert_rules import RULES_MAX, AlertRule, check_rule
 from ariane.console.alerts.channels import (
     ALERTS_PER_MESSAGE_MAX,
@@ -73,14 +73,16 @@ class AlertService:
         self._cluster = cluster
         self._clock = clock
         self._notifier = notifier or Notifier()
-        self._settings = self._files.read_settings()  # rules, channels and silences
+        self.settings = self._files.read_settings()  # rules, channels and silences
         self._states, history = self._files.read_state()  # what evaluation remembers
         self._history: deque[AlertTransition] = deque(history, maxlen=HISTORY_MAX)  # the newest is the last
         self._deliveries: dict[str, ChannelDelivery] = {}  # by id of the channel
         self._task: asyncio.Task[None] | None = None  # evaluates
-        self._as_of_ms: int | None = None  # time of the snapshot that was evaluated last
-        self._omitted = 0  # alerts that were not begun at the last evaluation, because there are too many
-        self._error = ""  # why the last evaluation failed
+        self.as_of_ms: int | None = (
+            None  # time of the snapshot that was evaluated last; None before the first evaluation
+        )
+        self.omitted = 0  # alerts that were not begun at the last evaluation, because there are too many
+        self.error = ""  # why the last evaluation failed; empty if it did not
         self._update_deliveries()
 
     async def __aenter__(self) -> Self:
@@ -99,26 +101,6 @@ class AlertService:
 
     # --- what pages show ---
 
-    @property
-    def settings(self) -> AlertSettings:
-        """Rules, channels and silences."""
-        return self._settings
-
-    @property
-    def as_of_ms(self) -> int | None:
-        """Time of the values that were evaluated last; None before the first evaluation."""
-        return self._as_of_ms
-
-    @property
-    def omitted(self) -> int:
-        """How many alerts were not begun because too many exist."""
-        return self._omitted
-
-    @property
-    def error(self) -> str:
-        """Why the last evaluation failed; empty if it did not."""
-        return self._error
-
     def firing(self) -> list[AlertState]:
         """Return the firing alerts: the most urgent first, then the newest."""
         alerts = [state for state in self._states.alerts.values() if state.fired_ms is not None]
@@ -136,7 +118,7 @@ class AlertService:
     def is_silent(self, state: AlertState) -> bool:
         """Return whether an alert sends no notification now."""
         now_ms = self._clock.now_ms()
-        return any(silence.covers(state, now_ms) for silence in self._settings.silences)
+        return any(silence.covers(state, now_ms) for silence in self.settings.silences)
 
     def channel_status(self, channel_id: str) -> ChannelStatus:
         """Return what became of the notifications of a channel."""
@@ -152,7 +134,7 @@ class AlertService:
             ConfigError: a value is invalid, or there are too many rules.
         """
         check_rule(rule)
-        self._store(rules=_saved(self._settings.rules, rule, "rules", RULES_MAX))
+        self._store(rules=_saved(self.settings.rules, rule, "rules", RULES_MAX))
 
     def delete_rule(self, rule_id: str) -> AlertRule:
         """Delete a rule and return it. Its alerts end at the next evaluation.
@@ -160,8 +142,8 @@ class AlertService:
         Raises:
             NotFound: there is no such rule.
         """
-        rule = find(self._settings.rules, "alert rule", rule_id)
-        self._store(rules=tuple(other for other in self._settings.rules if other.id != rule_id))
+        rule, rest = _without(self.settings.rules, "alert rule", rule_id)
+        self._store(rules=rest)
         return rule
 
     def save_channel(self, channel: AlertChannel) -> None:
@@ -171,7 +153,7 @@ class AlertService:
             ConfigError: a value is invalid, or there are too many channels.
         """
         check_channel(channel)
-        self._store(channels=_saved(self._settings.channels, channel, "channels", CHANNELS_MAX))
+        self._store(channels=_saved(self.settings.channels, channel, "channels", CHANNELS_MAX))
 
     async def delete_channel(self, channel_id: str) -> AlertChannel:
         """Delete a channel and return it. Its waiting notifications are not sent.
@@ -179,8 +161,8 @@ class AlertService:
         Raises:
             NotFound: there is no such channel.
         """
-        channel = find(self._settings.channels, "channel", channel_id)
-        self._store(channels=tuple(other for other in self._settings.channels if other.id != channel_id))
+        channel, rest = _without(self.settings.channels, "channel", channel_id)
+        self._store(channels=rest)
         if (delivery := self._deliveries.pop(channel_id, None)) is not None:
             await delivery.close()
         return channel
@@ -192,7 +174,7 @@ class AlertService:
             NotFound: there is no such channel.
             DeliveryFailed: it was not accepted.
         """
-        channel = find(self._settings.channels, "channel", channel_id)
+        channel = find(self.settings.channels, "channel", channel_id)
         await self._notifier.send(channel, Notification(cluster=self._cluster, transitions=(), is_test=True))
         return channel
 
@@ -204,7 +186,7 @@ class AlertService:
         """
         now_ms = self._clock.now_ms()
         check_silence(silence, now_ms)
-        current = tuple(other for other in self._settings.silences if other.until_ms > now_ms)
+        current = tuple(other for other in self.settings.silences if other.until_ms > now_ms)
         self._store(silences=_saved(current, silence, "silences", SILENCES_MAX))
 
     def end_silence(self, silence_id: str) -> AlertSilence:
@@ -213,8 +195,8 @@ class AlertService:
         Raises:
             NotFound: there is no such silence.
         """
-        silence = find(self._settings.silences, "silence", silence_id)
-        self._store(silences=tuple(other for other in self._settings.silences if other.id != silence_id))
+        silence, rest = _without(self.settings.silences, "silence", silence_id)
+        self._store(silences=rest)
         return silence
 
     def close_alert(self, rule_id: str, subject: str) -> AlertState:
@@ -233,13 +215,13 @@ class AlertService:
         return state
 
     def _store(self, **changes: object) -> None:
-        settings = msgspec.structs.replace(self._settings, **changes)
+        settings = msgspec.structs.replace(self.settings, **changes)
         self._files.write_settings(settings)
-        self._settings = settings
+        self.settings = settings
         self._update_deliveries()
 
     def _update_deliveries(self) -> None:
-        for channel in self._settings.channels:
+        for channel in self.settings.channels:
             if (delivery := self._deliveries.get(channel.id)) is not None:
                 delivery.channel = channel
             else:
@@ -250,8 +232,8 @@ class AlertService:
     def evaluate(self, snapshot: LiveSnapshot) -> list[AlertTransition]:
         """Evaluate the rules on a snapshot, store the result, notify channels; return the alerts that began or ended."""
         readings, now_ms = read_snapshot(snapshot), self._clock.now_ms()
-        result = evaluate(self._settings.rules, readings, self._states, now_ms)
-        before, self._omitted, self._as_of_ms = self._states, result.omitted, readings.as_of_ms
+        result = evaluate(self.settings.rules, readings, self._states, now_ms)
+        before, self.omitted, self.as_of_ms = self._states, result.omitted, readings.as_of_ms
         self._states = result.states
         self._publish(result.transitions, before)
         return result.transitions
@@ -259,7 +241,7 @@ class AlertService:
     def _publish(self, transitions: Sequence[AlertTransition], before: AlertStates | None = None) -> None:
         """Notify channels, and store states and history if they differ from `before`."""
         due, alerts = due_notifications(
-            self._states.alerts, transitions, self._settings.silences, self._clock.now_ms()
+            self._states.alerts, transitions, self.settings.silences, self._clock.now_ms()
         )  # fmt: skip
         self._states = self._states._replace(alerts=alerts)
         self._history.extend(transitions)
@@ -277,23 +259,23 @@ class AlertService:
     async def _run(self) -> None:
         while True:
             try:
-                if self._states.alerts or any(rule.is_enabled for rule in self._settings.rules):
+                if self._states.alerts or any(rule.is_enabled for rule in self.settings.rules):
                     snapshot = await self._live.snapshot()
                     # An old snapshot again says nothing new: its values must not count as lasting.
-                    if snapshot.as_of_ms and snapshot.as_of_ms != self._as_of_ms:
+                    if snapshot.as_of_ms and snapshot.as_of_ms != self.as_of_ms:
                         self.evaluate(snapshot)
-                self._error = ""
+                self.error = ""
             except (ArianeError, OSError) as error:
                 self._report(str(error))
             except Exception as error:
                 log.error("Cannot evaluate the alert rules", exc_info=error)
-                self._error = f"unexpected {type(error).__name__}; the console's log has the details"
+                self.error = f"unexpected {type(error).__name__}; the console's log has the details"
             await self._clock.sleep(EVALUATION_SECONDS)
 
     def _report(self, reason: str) -> None:
-        if reason != self._error:  # not every ten seconds
+        if reason != self.error:  # not every ten seconds
             log.warning("Cannot evaluate the alert rules: %s", reason)
-        self._error = reason
+        self.error = reason
 
 
 def new_id() -> str:
@@ -311,6 +293,11 @@ def find(items: Sequence[Item], kind: str, item_id: str) -> Item:
         if item.id == item_id:
             return item
     raise NotFound(kind, item_id)
+
+
+def _without(items: Sequence[Item], kind: str, item_id: str) -> tuple[Item, tuple[Item, ...]]:
+    """Return the item with an id, and the others. Raise NotFound if there is none."""
+    return find(items, kind, item_id), tuple(item for item in items if item.id != item_id)
 
 
 def _saved(items: Sequence[Item], item: Item, key: str, limit: int) -> tuple[Item, ...]:

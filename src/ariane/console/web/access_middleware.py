@@ -11,7 +11,6 @@ import asyncio
 import hmac
 import logging
 from http import HTTPStatus
-from typing import cast
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
@@ -29,8 +28,8 @@ from ariane.console.security.audit_notes import AuditNotes, begin_notes
 from ariane.console.security.dashboard_paths import is_dashboard_path
 from ariane.console.security.permissions import LOGIN_PATH, Requirement, is_unsafe, requirement
 from ariane.console.security.request_body import CSRF_HEADER, body_max, bounded, take_form_token, too_large
-from ariane.console.services import ConsoleServices
 from ariane.console.web import errors
+from ariane.console.web.dependencies import services_of
 from ariane.console.web.rendering import is_htmx
 
 log = logging.getLogger("ariane.console")
@@ -80,7 +79,7 @@ class AccessMiddleware:
         Raises:
             HTTPException: the request names another host, or its password is wrong.
         """
-        services, headers, address = _services(request), request.headers, address_of(request)
+        services, headers, address = services_of(request), request.headers, address_of(request)
         # A page whose name resolves to this machine has no session: with a log-in, only proxies send other names.
         if not services.authenticator.is_login_needed and not request_checks.is_own_host(
             headers, services.settings.host
@@ -119,7 +118,7 @@ class AccessMiddleware:
             return receive
         if not request_checks.is_same_origin(request.headers):
             raise HTTPException(HTTPStatus.FORBIDDEN, "Another web page caused this request; nothing was changed.")
-        if _services(request).settings.is_read_only and needed.is_audited and not needed.is_local:
+        if services_of(request).settings.is_read_only and needed.is_audited and not needed.is_local:
             raise HTTPException(HTTPStatus.FORBIDDEN, "This console is read-only.")
         if is_dashboard_path(request.scope["path"]) and not needed.is_audited:
             return receive  # a log-in, or a search that is sent by POST
@@ -177,7 +176,7 @@ class AccessMiddleware:
     async def _record(
         self, request: Request, identity: Identity | None, status: int, detail: str, notes: AuditNotes | None = None
     ) -> None:
-        services = _services(request)
+        services = services_of(request)
         entry = AuditEntry(
             time_ms=services.clock.now_ms(),
             account=identity.name if identity else "",
@@ -195,10 +194,6 @@ class AccessMiddleware:
         except (OSError, ValueError):
             # The change is done: an error in its place would make people repeat it.
             log.exception("Cannot write the audit entry %s", entry)
-
-
-def _services(request: Request) -> ConsoleServices:
-    return cast(ConsoleServices, request.app.state.services)
 
 
 def _outcome(status: int, notes: AuditNotes | None) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
 
-from ariane.console.areas.dead_letters.dead_letter_export import csv_cell
+from ariane.console.areas.dead_letters.dead_letter_export import csv_cell, csv_text
 from ariane.console.security.audit_log import AuditEntry, AuditQuery
 from ariane.console.services import ConsoleServices
 from ariane.console.texts import preferences
@@ -102,9 +100,9 @@ def audit_query(services: ConsoleServices, query: AuditTrailQuery) -> AuditQuery
 
 def export_csv(services: ConsoleServices, selection: AuditQuery) -> Iterator[str]:
     """Yield the matching entries as lines of CSV, newest first. Blocks: iterate it in a thread."""
-    yield _csv_line(EXPORT_FIELDS)
+    yield csv_text(EXPORT_FIELDS, ())
     for entry in services.audit.read(selection):
-        yield _csv_line([csv_cell(_cell(entry, field)) for field in EXPORT_FIELDS])
+        yield csv_text([csv_cell(_cell(entry, field)) for field in EXPORT_FIELDS], ())
 
 
 def export_jsonl(services: ConsoleServices, selection: AuditQuery) -> Iterator[bytes]:
@@ -117,9 +115,3 @@ def _cell(entry: AuditEntry, field: str) -> object:
     if field == "time":
         return datetime.fromtimestamp(entry.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return getattr(entry, field)
-
-
-def _csv_line(cells: tuple[str, ...] | list[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(cells)
-    return line.getvalue()

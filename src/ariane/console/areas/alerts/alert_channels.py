@@ -74,26 +74,27 @@ class AlertChannelsView(View):
     """The receivers, in the order in which they were created."""
 
 
-class WebHookForm(ChangeForm):
-    """A web hook to create or replace."""
-
+class _ChannelForm(ChangeForm):
     name: str
     """Name for people."""
-    url: str = ""
-    """http or https URL. Empty keeps the stored one."""
-    authorization: str = ""
-    """Value of the header Authorization. Empty keeps the stored one of the same URL."""
     min_severity: Severity = Severity.INFO
     """Less urgent alerts are not sent to it."""
     is_enabled: bool = True
     """Whether alerts are sent to it."""
 
 
-class EmailForm(ChangeForm):
+class WebHookForm(_ChannelForm):
+    """A web hook to create or replace."""
+
+    url: str = ""
+    """http or https URL. Empty keeps the stored one."""
+    authorization: str = ""
+    """Value of the header Authorization. Empty keeps the stored one of the same URL."""
+
+
+class EmailForm(_ChannelForm):
     """Recipients of e-mail to create or replace."""
 
-    name: str
-    """Name for people."""
     recipients: str
     """Addresses, separated by commas."""
     sender: str
@@ -108,10 +109,6 @@ class EmailForm(ChangeForm):
     """Account of the mail server; empty: no log-in."""
     password: str = ""
     """Its password. Empty keeps the stored one of the same server and user."""
-    min_severity: Severity = Severity.INFO
-    """Less urgent alerts are not sent to it."""
-    is_enabled: bool = True
-    """Whether alerts are sent to it."""
 
 
 def alert_channels(services: ConsoleServices, *, is_admin: bool) -> AlertChannelsView:
@@ -203,7 +200,7 @@ def _stored(services: ConsoleServices, channel_id: str, kind: type[Target]) -> T
 
 
 def _save(
-    services: ConsoleServices, channel_id: str, form: WebHookForm | EmailForm, target: WebHookTarget | MailTarget
+    services: ConsoleServices, channel_id: str, form: _ChannelForm, target: WebHookTarget | MailTarget
 ) -> ChangeResult:
     channel = AlertChannel(
         id=channel_id or new_id(), name=form.name, target=target, min_severity=form.min_severity,

@@ -95,18 +95,13 @@ async def clean(services: ConsoleServices, broker: str, form: CleaningForm) -> C
     servers = [server for server in _selected(snapshot, broker, 0, form.scope) if server.is_master]
     if not servers:
         raise ServerUnavailable(f"no master of {broker} is registered; only masters delete files on request")
-    async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        if form.operation == "expired-queues":
-            await admin.delete_expired_queues(servers)
-        elif form.operation == "expired-commit-log":
-            await admin.delete_expired_commit_log(servers)
-        else:
-            await admin.delete_unused_queues(servers)
-    what = {
-        "expired-queues": "expired consume queue files",
-        "expired-commit-log": "expired commit log files",
-        "unused-topics": "queues of unused topics",
+    admin = services.admin(is_dry_run=form.is_dry_run)
+    delete, what = {
+        "expired-queues": (admin.delete_expired_queues, "expired consume queue files"),
+        "expired-commit-log": (admin.delete_expired_commit_log, "expired commit log files"),
+        "unused-topics": (admin.delete_unused_queues, "queues of unused topics"),
     }[form.operation]
+    await delete(servers)
     return result_of(admin, f"{form.verb('delete', 'deleted')} {what} on {_names(servers)}")
 
 

@@ -66,19 +66,26 @@ class ResentView(View):
     """Why it failed; null if it did not."""
 
 
-class DeadLetterRow(View):
-    """A dead letter."""
-
-    message_id: str
-    """Unique key, the same as that of its original message."""
-    offset_message_id: str
-    """Offset id: identifies this dead letter."""
+class _StoredRecord(View):
     broker: str
     """Broker that stores it."""
     queue_id: int
     """Number of its queue."""
     queue_offset: int
     """Offset in that queue."""
+    reconsume_times: int
+    """Number of redeliveries before."""
+    size: int
+    """Size of the body in bytes."""
+
+
+class DeadLetterRow(_StoredRecord):
+    """A dead letter."""
+
+    message_id: str
+    """Unique key, the same as that of its original message."""
+    offset_message_id: str
+    """Offset id: identifies this dead letter."""
     original_topic: str | None
     """Topic to which it was first sent; null if the message does not contain it."""
     keys: list[str]
@@ -89,10 +96,6 @@ class DeadLetterRow(View):
     """When it was first sent, by its producer's clock, in milliseconds since the epoch."""
     dead_ms: int
     """When it became a dead letter, by the broker's clock."""
-    reconsume_times: int
-    """Number of redeliveries before."""
-    size: int
-    """Size of the body in bytes."""
     preview: str | None
     """Begin of the body in one line; null if it is not text."""
     resent: ResentView | None
@@ -116,17 +119,11 @@ class DeadLetterListView(PartialView):
     """What was read, and the value of `before` to continue (`nextUntil`)."""
 
 
-class LetterCopy(View):
+class LetterCopy(_StoredRecord):
     """A stored message: the dead letter, or its original."""
 
     topic: str
     """Topic that stores it."""
-    broker: str
-    """Broker that stores it."""
-    queue_id: int
-    """Number of its queue."""
-    queue_offset: int
-    """Offset in that queue."""
     offset_message_id: str
     """Offset id."""
     born_ms: int
@@ -135,10 +132,6 @@ class LetterCopy(View):
     """Address of its sender."""
     store_ms: int
     """When it was stored, by the broker's clock."""
-    reconsume_times: int
-    """Number of redeliveries before."""
-    size: int
-    """Size of the body in bytes."""
     body: str | None
     """Body as text, at most its first 20,000 characters; null if it is not text."""
     encoding: BodyEncoding | None

@@ -39,13 +39,18 @@ class RouteRow(View):
     """`read-write`, `read`, `write` or `none`."""
 
 
-class TopicStatusView(PartialView):
-    """Status of a topic, and its route."""
-
+class _TopicGroups(View):
     topic: str
     """Name of the topic."""
     kind: TopicKind | None
     """What the topic is for; null until the console has polled it."""
+    groups: list[str]
+    """Consumer groups that have read it or are connected."""
+
+
+class TopicStatusView(PartialView, _TopicGroups):
+    """Status of a topic, and its route."""
+
     routes: list[RouteRow]
     """Brokers of the topic."""
     order_configuration: str | None
@@ -60,25 +65,17 @@ class TopicStatusView(PartialView):
     """Messages stored per second in the last minute; null if a broker did not respond."""
     stored_day: int | None
     """Messages stored in the last 24 hours; null if a broker did not respond."""
-    groups: list[str]
-    """Consumer groups that have read it or are connected."""
     is_complete: bool
     """Whether all brokers of the topic responded about its groups."""
 
 
-class TopicFormView(View):
+class TopicFormView(_TopicGroups):
     """What the forms of a topic offer."""
 
     unavailable: list[str]
     """Brokers that did not respond: groups may be missing."""
-    topic: str
-    """Name of the topic."""
-    kind: TopicKind | None
-    """What the topic is for; null until the console has polled it."""
     brokers: list[str]
     """Names of its brokers."""
-    groups: list[str]
-    """Consumer groups that have read it or are connected."""
 
 
 class QueueRow(View):
