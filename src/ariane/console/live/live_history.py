@@ -91,12 +91,7 @@ class LiveHistory:
         return tuple(self._unknown[:] for _ in COLUMNS)
 
     def series(self, key: SeriesKey, column: str) -> list[HistoryPoint]:
-        """Return the values of a key from the oldest to the newest; empty for a key without any.
-
-        Args:
-            key: From `cluster_key`, `broker_key` or `group_key`.
-            column: One of `COLUMNS`.
-        """
+        """Return the values of a key in one of `COLUMNS` from the oldest to the newest; empty for a key without any."""
         with self._lock:
             columns = self._series.get(key)
             if columns is None:

@@ -46,6 +46,8 @@ from ariane.model.topic import (
 from ariane.protocol.versions import version_name
 
 GETS = "GROUP_GET_NUMS"
+# Members of a row that are as the broker reports them.
+RUNTIME_MEMBERS = ("version", "boot_ms", "put_today", "got_today", "put_yesterday", "got_yesterday", "earliest_ms")
 
 
 # --- brokers ---
@@ -75,22 +77,16 @@ def _broker_row(broker: ScrapedBroker, observer: ReplicationObserver, now_ms: in
         is_up=broker.is_up,
         is_registered=broker.is_registered,
         reason=broker.reason,
-        version=info.version if info else None,
-        boot_ms=info.boot_ms if info else None,
         tps_in=_finite(info.put_tps.ten_s) if info else None,
         tps_out=_finite(info.get_tps.ten_s) if info else None,
-        put_today=info.put_today if info else None,
-        got_today=info.got_today if info else None,
-        put_yesterday=info.put_yesterday if info else None,
-        got_yesterday=info.got_yesterday if info else None,
         disk_ratio=_finite(info.disk_ratio) if info else None,
+        **{name: getattr(info, name) for name in RUNTIME_MEMBERS if info},
         log_start=_integer(broker.runtime, "commitLogMinOffset"),
         log_end=log_end,
         dispatch_behind_bytes=_integer(broker.runtime, "dispatchBehindBytes"),
         replication_lag_bytes=delay.lag_bytes if delay else None,
         replication_delay_ms=delay.delay_ms if delay else None,
         replication_delay_is_minimum=delay.is_minimum if delay else False,
-        earliest_ms=info.earliest_ms if info else None,
     )
 
 

@@ -6,12 +6,18 @@ from fastapi import APIRouter, Request, Response
 
 from ariane.console.areas.brokers import broker_changes, broker_details, cluster_servers
 from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, WritePermissionForm
-from ariane.console.areas.brokers.broker_details import BrokerDetailView, BrokerSettingsView, ServerQuery, SettingsQuery
+from ariane.console.areas.brokers.broker_details import (
+    BrokerDetailView,
+    BrokerServersView,
+    BrokerSettingsView,
+    ServerQuery,
+    SettingsQuery,
+)
 from ariane.console.areas.brokers.cluster_servers import ClusterView, NameServerSettings
 from ariane.console.texts.text_format import path_segment
 from ariane.console.web.dependencies import FromForm, FromQuery, Services
 from ariane.console.web.page_router import PageRouter
-from ariane.console.web.rendering import answer_change, render
+from ariane.console.web.rendering import answer_change
 from ariane.console.web.view_model import ChangeResult
 
 pages = PageRouter()
@@ -77,9 +83,7 @@ async def change_setting(request: Request, services: Services, broker: str, form
     return answer_change(request, result, location=f"/brokers/{path_segment(broker)}/configuration{server}")
 
 
-@pages.get("/brokers/{broker}/operations")
-async def broker_operations_page(
-    request: Request, services: Services, broker: str, query: FromQuery[ServerQuery]
-) -> Response:
-    """Return the forms of operations on a broker."""
-    return render(request, "cluster/operations.html", view=await broker_details.broker_servers(services, broker, query))
+@pages.page("/brokers/{broker}/operations", "cluster/operations.html")
+async def get_broker_servers(services: Services, broker: str, query: FromQuery[ServerQuery]) -> BrokerServersView:
+    """Return the servers of a broker, for the forms of operations on it."""
+    return await broker_details.broker_servers(services, broker, query)

@@ -38,6 +38,7 @@ async def search_messages(services: Services, query: FromQuery[MessageQueryForm]
     return await message_lookup.search_messages(services, query)
 
 
+@pages.page("/{message_id}", "messages/message.html")
 @api.get("/{message_id}")
 async def get_message(
     services: Services,
@@ -105,20 +106,6 @@ async def messages_page(request: Request, services: Services, query: FromQuery[M
     view = await message_lookup.search_messages(services, query) if is_search else None
     topics = await topic_suggestions.application_topics(services)
     return render(request, "messages/list.html", view=view, query=query, topics=topics)
-
-
-@pages.get("/{message_id}")
-async def message_page(
-    request: Request,
-    services: Services,
-    message_id: str,
-    topic: Topic = "",
-    body: BodyFormat | None = None,
-    encoding: BodyEncoding | None = None,
-) -> Response:
-    """Return a message."""
-    view = await message_details.message_details(services, message_id, topic, body, encoding)
-    return render(request, "messages/message.html", view=view, message_id=message_id, topic=topic)
 
 
 @pages.get("/{message_id}/consumers")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 
 from ariane.console.web.view_model import View
 from ariane.errors import UsageError
@@ -22,6 +24,12 @@ SortKey = Callable[[Row], Any]
 SIZE_DEFAULT = 50
 SIZE_MAX = 500
 QUERY_MAX = 255  # characters of a search text
+
+
+def sort_keys(*attributes: str, **others: str | SortKey[Any]) -> dict[str, SortKey[Any]]:
+    """Return the sort keys of columns: attributes of rows, in camel case or under another name, or functions."""
+    keys = {to_camel(name): name for name in attributes} | others
+    return {column: attrgetter(key) if isinstance(key, str) else key for column, key in keys.items()}
 
 
 class ListQuery(View):

@@ -30,14 +30,7 @@ NOTICE_MAX_AGE_S = 60
 
 
 def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
-    """Return a page; for a request of htmx only the content, without navigation.
-
-    Args:
-        request: The request.
-        template: Path below templates/.
-        status: HTTP status.
-        context: Variables of the template.
-    """
+    """Return a page, from a path below templates/; for a request of htmx only the content, without navigation."""
     return _page(request, template, "fragment.html", status, context)
 
 
@@ -58,10 +51,7 @@ def _page(request: Request, template: str, fragment: str, status: int, context: 
 def changed(request: Request, result: ChangeResult, *, location: str | None = None) -> Response:
     """Return the answer to a form whose change succeeded.
 
-    Args:
-        request: The request.
-        result: What was done.
-        location: Page that follows; None: the same page, whose live parts are refreshed.
+    `location` is the page that follows; None: the same page, whose live parts are refreshed.
     """
     note(result.notice)  # for the audit entry of the request
     if is_htmx(request) and location is None:
@@ -87,11 +77,6 @@ def shown_below(request: Request, template: str, **context: Any) -> HTMLResponse
     """Return the answer to a form whose result is more than a notice: a plan, a sent message.
 
     htmx shows it in the element `#result` of the page; without htmx it is a page of its own.
-
-    Args:
-        request: The request.
-        template: Path below templates/.
-        context: Variables of the template.
     """
     # A title in the answer would replace that of the page.
     response = _page(request, template, "result.html", 200, context)

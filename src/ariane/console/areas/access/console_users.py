@@ -12,7 +12,7 @@ from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.sessions import ConsoleSession
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import gettext_noop
-from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 from ariane.errors import ConfigError
 
@@ -122,12 +122,7 @@ class UserRoleForm(ChangeForm):
     """What the account may do."""
 
 
-SESSION_COLUMNS = {
-    "used": lambda row: row.used_ms,
-    "created": lambda row: row.created_ms,
-    "account": lambda row: row.account,
-    "address": lambda row: row.address,
-}
+SESSION_COLUMNS = sort_keys("account", "address", used="used_ms", created="created_ms")
 
 
 def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | None) -> AccessView:
@@ -224,12 +219,7 @@ def remove_user(services: ConsoleServices, name: str, form: DeletionForm) -> Cha
 
 
 def revoke_session(services: ConsoleServices, session_id: str, *, account: str | None = None) -> ChangeResult:
-    """End a session.
-
-    Args:
-        services: Services.
-        session_id: Its id.
-        account: Only a session of this account; None: of any.
+    """End a session; with `account` only one of this account.
 
     Raises:
         NotFound: there is no such session.

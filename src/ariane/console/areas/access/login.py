@@ -39,15 +39,7 @@ async def log_in(
     device_token: str,
     path: str = "/login",
 ) -> str:
-    """Start a session and return its token.
-
-    Args:
-        services: Services.
-        form: Name and password.
-        address: Address of the sender.
-        user_agent: Program of the sender.
-        device_token: Token of a known device, if the browser sent one.
-        path: Path of the request, for the audit entry.
+    """Start a session and return its token. `device_token` is that of a known device, `path` is for the audit entry.
 
     Raises:
         LoginRefused: name or password is wrong, or there were too many attempts.

@@ -13,7 +13,7 @@ from ariane.console.alerts.silences import AlertSilence
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import gettext_noop
-from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 
 
@@ -206,14 +206,10 @@ CONDITION_TEXTS = {
     AlertCondition.UNKNOWN: gettext_noop("unknown value"),
 }
 
-ALERT_COLUMNS = {
-    "severity": lambda row: (row.severity.rank, row.fired_ms),
-    "rule": lambda row: row.rule,
-    "subject": lambda row: row.subject,
-    "value": lambda row: row.value,
-    "since": lambda row: row.since_ms,
-}
-HISTORY_COLUMNS = {"time": lambda row: row.time_ms, "rule": lambda row: row.rule, "subject": lambda row: row.subject}
+ALERT_COLUMNS = sort_keys(
+    "rule", "subject", "value", since="since_ms", severity=lambda row: (row.severity.rank, row.fired_ms)
+)
+HISTORY_COLUMNS = sort_keys("rule", "subject", time="time_ms")
 
 
 def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:

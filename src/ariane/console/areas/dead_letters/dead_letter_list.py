@@ -263,13 +263,9 @@ async def _query_page(admin: Admin, group: str, wanted: MessageFilter, rows: _Pa
 async def dead_letter(
     services: ConsoleServices, group: str, message_id: str, encoding: BodyEncoding | None = None
 ) -> DeadLetterView:
-    """Return a dead letter next to its original message.
+    """Return the dead letter with an offset id or unique key next to its original message.
 
-    Args:
-        services: The console's services.
-        group: Consumer group.
-        message_id: Offset id of the dead letter, or its unique key.
-        encoding: Encoding of the bodies; None: UTF-8, or a guess if they are not.
+    Bodies are in `encoding`; None: UTF-8, or a guess if they are not.
 
     Raises:
         NotFound: the group has no such dead letter.

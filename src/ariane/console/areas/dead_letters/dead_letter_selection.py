@@ -85,13 +85,9 @@ def message_filter(selection: DeadLetterFilter, now_ms: int) -> MessageFilter:
 async def query_key(
     admin: Admin, topic: str, wanted: MessageFilter, messages_max: int = INDEX_MATCHES_MAX
 ) -> tuple[QueryResult, list[ReceivedMessage]]:
-    """Look up the key of a selection in the brokers' indexes. Return their answers, and the selected messages, oldest first.
+    """Look up the key of a selection in the brokers' indexes, at most `messages_max` messages per broker.
 
-    Args:
-        admin: Operations on the cluster.
-        topic: Dead-letter topic.
-        wanted: The selection, with a key.
-        messages_max: Maximum per broker.
+    Return the brokers' answers, and the selected messages, oldest first.
 
     Raises:
         RouteNotFound: the topic does not exist.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import Field
 
@@ -16,8 +17,9 @@ from ariane.cluster.messages.delayed_messages import DelayedFilter, DelayedMessa
 from ariane.console.areas.admin_results import result_of, texts_of
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
+from ariane.console.texts.translation import gettext as _
 from ariane.console.web.form_fields import parse_duration_ms
-from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import ChangeResult, DryRunForm, PartialView, View
 
 READ_DEFAULT = 500
@@ -100,18 +102,20 @@ class DelayedView(PartialView):
     buckets: list[DueBucket]
     """Number of messages by due time, for all messages that were read; without gaps."""
 
+    @property
+    def due_chart(self) -> dict[str, Any]:
+        """Number of messages by due time, as the page draws it."""
+        points = [[bucket.start_ms, bucket.messages] for bucket in self.buckets]
+        return {"unit": "number", "series": [{"name": _("Messages due"), "type": "bar", "points": points}]}
+
 
 class CancelDelayedForm(DeletionForm, DryRunForm):
     """Cancellation of a pending delayed message; `confirm` is the id of the message."""
 
 
-COLUMNS = {
-    "due": lambda row: (row.due_ms, row.message_id),
-    "topic": lambda row: row.topic,
-    "level": lambda row: row.level,
-    "stored": lambda row: row.stored_ms,
-    "size": lambda row: row.stored_size,
-}
+COLUMNS = sort_keys(
+    "topic", "level", due=lambda row: (row.due_ms, row.message_id), stored="stored_ms", size="stored_size"
+)
 
 
 async def delayed_list(services: ConsoleServices, query: DelayedQuery) -> DelayedView:

@@ -10,7 +10,7 @@ from ariane.cluster.messages.transaction_admin import HalfMessage
 from ariane.console.areas.admin_results import result_of, texts_of
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalText
-from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import ChangeResult, DryRunForm, PartialView, View
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 
@@ -107,14 +107,10 @@ class ResumeChecksForm(DryRunForm):
     """Name of the broker, for an offset id that contains a former address of it."""
 
 
-COLUMNS = {
-    "stored": lambda row: row.last_copy_ms if row.stored_ms is None else row.stored_ms,
-    "age": lambda row: row.age_ms,
-    "checks": lambda row: row.checks,
-    "topic": lambda row: row.topic,
-    "group": lambda row: row.group,
-    "broker": lambda row: row.broker,
-}
+COLUMNS = sort_keys(
+    "checks", "topic", "group", "broker", age="age_ms",
+    stored=lambda row: row.last_copy_ms if row.stored_ms is None else row.stored_ms,
+)  # fmt: skip
 
 
 async def transaction_list(services: ConsoleServices, query: TransactionQuery) -> TransactionsView:

@@ -9,7 +9,7 @@ from ariane.console.areas.overview.column_times import ColumnTime, column_times,
 from ariane.console.live.live_history import LiveHistory, group_key
 from ariane.console.live.live_snapshot import GroupRow
 from ariane.console.services import ConsoleServices
-from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import View
 
 GroupFilter = Literal["all", "online", "blocked", "offline", "lagging", "deadLetters", "unknown"]
@@ -94,15 +94,10 @@ class GroupListView(View):
 
 STATES: tuple[GroupStateName, ...] = ("blocked", "offline", "unknown", "online")  # as the list sorts them
 
-SORT_KEYS: dict[str, SortKey[GroupRow]] = {
-    "group": lambda row: row.group,
-    "state": lambda row: (STATES.index(state_of(row)), -len(row.blocked or ())),
-    "clients": lambda row: row.clients,
-    "tps": lambda row: row.tps,
-    "lag": lambda row: row.lag,
-    "age": lambda row: row.oldest_age_ms,
-    "deadLetters": lambda row: row.dead_letters,
-}
+SORT_KEYS = sort_keys(
+    "group", "clients", "tps", "lag", "dead_letters", age="oldest_age_ms",
+    state=lambda row: (STATES.index(state_of(row)), -len(row.blocked or ())),
+)  # fmt: skip
 
 
 async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupListView:

@@ -16,7 +16,7 @@ from ariane.console.live.client_states import SharedStates
 from ariane.console.live.live_history import group_key
 from ariane.console.live.live_snapshot import GroupRow
 from ariane.console.services import ConsoleServices
-from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import PartialView, View
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
@@ -120,15 +120,10 @@ class GroupProgressView(PartialView):
     """The queues."""
 
 
-SORT_KEYS: dict[str, SortKey[QueueProgressRow]] = {
-    "queue": lambda row: (row.topic, row.broker, row.queue_id),
-    "brokerOffset": lambda row: row.broker_offset,
-    "committedOffset": lambda row: row.committed_offset,
-    "lag": lambda row: row.lag,
-    "consumed": lambda row: row.consumed_ms,
-    "age": lambda row: row.oldest_age_ms,
-    "owner": lambda row: row.owner,
-}
+SORT_KEYS = sort_keys(
+    "broker_offset", "committed_offset", "lag", "owner", consumed="consumed_ms", age="oldest_age_ms",
+    queue=lambda row: (row.topic, row.broker, row.queue_id),
+)  # fmt: skip
 
 
 class ProgressQuery(ListQuery):

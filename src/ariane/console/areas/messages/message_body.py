@@ -176,12 +176,7 @@ def read_text(
 
 
 def text_of(body: bytes, *, is_part: bool = False) -> str | None:
-    """Return a body as text; None if it is not UTF-8, or contains NUL.
-
-    Args:
-        body: The bytes.
-        is_part: Whether they are the beginning of a body, which may end within a character.
-    """
+    """Return a body, or with `is_part` the beginning of one, as text; None if it is not UTF-8, or contains NUL."""
     return None if b"\0" in body else decode(body, "utf-8", is_part=is_part)
 
 

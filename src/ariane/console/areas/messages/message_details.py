@@ -147,7 +147,7 @@ class ConsumeDirectlyForm(ChangeForm):
 
 
 async def find_message(services: ConsoleServices, admin: Admin, message_id: str, topic: str = "") -> QueryResult:
-    """Return the record with an offset id, or the records with a unique key.
+    """Return the record with an offset id, or the records with a unique key; without a topic, all topics are searched.
 
     Raises:
         NotFound: no broker has such a message.
@@ -180,14 +180,7 @@ async def message_details(
     body_format: BodyFormat | None = None,
     encoding: BodyEncoding | None = None,
 ) -> MessageDetailsView:
-    """Return a message.
-
-    Args:
-        services: Services of the console.
-        message_id: Offset id or unique key.
-        topic: Topic of a unique key; empty: all topics are searched.
-        body_format: How to show the body.
-        encoding: Encoding of the body; None: UTF-8, or a guess if it is not.
+    """Return a message. Its body is in `encoding`; None: UTF-8, or a guess if it is not.
 
     Raises:
         NotFound, ServerUnavailable, RouteNotFound: as `find_message`.
@@ -221,13 +214,7 @@ async def message_body(services: ConsoleServices, message_id: str, topic: str = 
 async def message_consumers(
     services: ConsoleServices, message_id: str, topic: str = "", trace_topic: str = ""
 ) -> MessageConsumersView:
-    """Return who consumed a message, and its copies.
-
-    Args:
-        services: Services of the console.
-        message_id: Offset id or unique key.
-        topic: Topic of a unique key; empty: all topics are searched.
-        trace_topic: Trace topic; empty: that of the settings.
+    """Return who consumed a message, and its copies. Without a trace topic, that of the settings is read.
 
     Raises:
         NotFound, ServerUnavailable, RouteNotFound: as `find_message`.

@@ -228,14 +228,9 @@ async def _query_topic(
 async def query_index(
     admin: Admin, topic: str, text: str, selection: MessageFilter, messages_max: int = INDEX_MATCHES_MAX
 ) -> QueryResult:
-    """Look up an id or key in the index of a topic, over all times: the time in a unique key is by the client's clock.
+    """Look up an id or key in the index of a topic, in the range of store times of a selection.
 
-    Args:
-        admin: Operations on the cluster.
-        topic: Topic that stores the messages.
-        text: Unique key, in upper or lower case, or business key.
-        selection: Its range of store times.
-        messages_max: Maximum per broker.
+    The time in a unique key is by the client's clock, so it limits nothing. At most `messages_max` messages per broker.
 
     Raises:
         RouteNotFound: the topic does not exist.
@@ -266,11 +261,7 @@ class AllTopicsResult(NamedTuple):
 async def query_all_topics(services: ConsoleServices, admin: Admin, text: str, after: str = "") -> AllTopicsResult:
     """Look up an id or key in the indexes of all topics but those of traces, until the time of a page is spent.
 
-    Args:
-        services: Services of the console.
-        admin: Operations on the cluster.
-        text: Unique key or business key.
-        after: Continue after this topic; empty: from the first one.
+    Continue after the topic `after`; empty: from the first one.
     """
     # Trace messages have the keys of the messages that they describe.
     traces = {TRACE_TOPIC, services.settings.trace_topic}

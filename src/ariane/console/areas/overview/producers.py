@@ -12,7 +12,7 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.services import ConsoleServices
-from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import PartialView, View
 from ariane.errors import NotFound
 from ariane.protocol.requests.admin import ClientConnection
@@ -61,14 +61,14 @@ class ProducersView(PartialView):
     """Clients; one that is in several groups has a row for each."""
 
 
-COLUMNS = {
-    "group": lambda row: (row.group, row.client_id),
-    "clientId": lambda row: row.client_id,
-    "addr": lambda row: row.addr,
-    "language": lambda row: row.language,
-    "version": lambda row: row.version,
-    "lastUpdate": lambda row: row.last_update_ms,
-}
+COLUMNS = sort_keys(
+    "client_id",
+    "addr",
+    "language",
+    "version",
+    group=lambda row: (row.group, row.client_id),
+    lastUpdate="last_update_ms",
+)
 
 
 async def producer_list(services: ConsoleServices, query: ProducerQuery) -> ProducersView:

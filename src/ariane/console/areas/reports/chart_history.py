@@ -68,13 +68,9 @@ class ChartHistory(NamedTuple):
 async def chart_history(
     services: ConsoleServices, key: SeriesKey, wanted: RangeName = "1h", *, group: str | None = None
 ) -> ChartHistory:
-    """Return the history of a key in a range.
+    """Return the history of a key in a range; one without data is replaced by an hour.
 
-    Args:
-        services: Services of the console.
-        key: Key of the series in memory.
-        wanted: The range; one without data is replaced by an hour.
-        group: Consumer group of the key; None: all. Keys of brokers have no series in the tables: `live_history`.
+    `group` is the consumer group of the key; None: all. Keys of brokers have no series in the tables: `live_history`.
     """
     snapshot = await services.live.snapshot()
     live, now_ms = snapshot.history, snapshot.as_of_ms or services.clock.now_ms()

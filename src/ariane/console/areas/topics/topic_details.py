@@ -14,7 +14,7 @@ from ariane.cluster.topics.topic_queries import TopicBounds
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.live.live_snapshot import TopicKind
 from ariane.console.services import ConsoleServices
-from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import PartialView, View
 from ariane.model.topic import TopicConfig, permission_words
 from ariane.protocol.requests.routing import TopicRoute
@@ -249,14 +249,10 @@ async def topic_form(services: ConsoleServices, topic: str) -> TopicFormView:
     )
 
 
-QUEUE_COLUMNS = {
-    "queue": lambda row: (row.broker, row.queue_id),
-    "broker": lambda row: row.broker,
-    "minOffset": lambda row: row.min_offset,
-    "maxOffset": lambda row: row.max_offset,
-    "messages": lambda row: row.messages,
-    "lastMessage": lambda row: row.last_message_ms,
-}
+QUEUE_COLUMNS = sort_keys(
+    "broker", "min_offset", "max_offset", "messages", queue=lambda row: (row.broker, row.queue_id),
+    lastMessage="last_message_ms",
+)  # fmt: skip
 
 
 async def topic_queues(services: ConsoleServices, topic: str, query: ListQuery) -> TopicQueuesView:

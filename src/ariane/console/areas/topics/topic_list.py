@@ -8,7 +8,7 @@ from typing import Literal
 from ariane.console.areas.overview.column_times import ColumnTime, column_times, oldest_ms
 from ariane.console.live.live_snapshot import TopicKind, TopicRow
 from ariane.console.services import ConsoleServices
-from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
+from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import View
 from ariane.model.topic import permission_words
 
@@ -96,14 +96,10 @@ class TopicListView(View):
     """The topics."""
 
 
-COLUMNS: dict[str, SortKey[TopicRow]] = {
-    "topic": lambda row: row.topic,
-    "brokers": lambda row: len(row.brokers),
-    "queues": lambda row: row.write_queues,
-    "messages": lambda row: row.messages,
-    "tpsIn": lambda row: row.tps_in,
-    "groups": lambda row: len(row.groups),
-}
+COLUMNS = sort_keys(
+    "topic", "messages", "tps_in", queues="write_queues",
+    brokers=lambda row: len(row.brokers), groups=lambda row: len(row.groups),
+)  # fmt: skip
 KINDS: tuple[KindFilter, ...] = ("normal", "delay", "retry", "dlq", "system", "all")
 
 

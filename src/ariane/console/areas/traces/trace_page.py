@@ -61,13 +61,9 @@ def trace_topic_of(services: ConsoleServices, name: str) -> str:
 
 
 async def trace(services: ConsoleServices, message_id: str, trace_topic: str = "", topic: str = "") -> BuiltTrace:
-    """Return the trace of a message.
+    """Return the trace of a message by its unique key, or an offset id of a record that has one.
 
-    Args:
-        services: Services of the console.
-        message_id: Unique key, or an offset id of a record that has one.
-        trace_topic: Topic with the traces; empty: that of the settings.
-        topic: Topic of the message, in case that no send was traced.
+    `topic` is that of the message, in case that no send was traced; without a trace topic, that of the settings is read.
 
     Raises:
         UsageError: the name of a topic is invalid.
@@ -199,15 +195,8 @@ def _sources(
         ),
     ]
     if tables is not None:
-        sources.append(
-            TraceSourceView(
-                source=StepSource.TABLES,
-                name=str(services.settings.tables_dir),
-                steps=count(StepSource.TABLES),
-                as_of_ms=tables.as_of_ms,
-                warnings=tables.warnings,
-            )
-        )
+        name, steps_found = str(services.settings.tables_dir), count(StepSource.TABLES)
+        sources.append(TraceSourceView.of(tables, source=StepSource.TABLES, name=name, steps=steps_found))
     return sources
 
 

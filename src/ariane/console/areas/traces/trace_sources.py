@@ -89,11 +89,7 @@ class TableTrace(NamedTuple):
 async def fetch_live_trace(admin: Admin, message_id: str, trace_topic: str, *, topic: str = "") -> FetchedTrace:
     """Return the steps of a message from a trace topic, with times corrected by its stored records.
 
-    Args:
-        admin: Operations on the cluster.
-        message_id: Unique key of the message.
-        trace_topic: Topic with the traces.
-        topic: Topic of the message, in case no send was traced; empty: only the traces name it.
+    `topic` is that of the message, in case no send was traced; empty: only the traces name it.
     """
     events = await read_trace_topic(admin, message_id, trace_topic)
     facts = _facts_of(events.carried, message_id)
@@ -194,13 +190,7 @@ def _facts_of(carried: Sequence[CarriedEvent], message_id: str) -> TracedMessage
 
 
 def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTrace:
-    """Return the steps of a message from the pipeline's tables. Blocks: reads files.
-
-    Args:
-        tables_dir: Directory of the tables.
-        message_id: Unique key of the message.
-        now_ms: Current time, for the freshness.
-    """
+    """Return the steps of a message from the pipeline's tables. Blocks: reads files."""
     from ariane.reports import trace_lookup
     from ariane.reports.tables.pipeline_status import freshness
     from ariane.tables import JOURNEYS
