@@ -43,12 +43,7 @@ class Progress(NamedTuple):
 
 
 class HttpConnections:
-    """The open connections of a server.
-
-    Args:
-        limits: How many there are at most.
-        deadlines_s: How long each phase may take.
-    """
+    """The open connections of a server."""
 
     def __init__(self, limits: ConnectionLimits = LIMITS, deadlines_s: dict[str, float] = DEADLINES_S) -> None:
         self._limits = limits

@@ -52,11 +52,7 @@ class DashboardRoute(APIRoute):
 
 
 class DashboardRouter:
-    """Adds the endpoints of one area, whose results are wrapped.
-
-    Args:
-        prefix: First part of their paths.
-    """
+    """Adds the endpoints of one area, whose results are wrapped."""
 
     def __init__(self, prefix: str) -> None:
         # Apache's paths are not part of the documented REST API.

@@ -17,11 +17,7 @@ TRUE, FALSE = ("true", "on", "yes", "1"), ("false", "off", "no", "0", "")
 
 
 class RequestParameters:
-    """The parameters of a request.
-
-    Args:
-        values: Each parameter with its text.
-    """
+    """The parameters of a request."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values

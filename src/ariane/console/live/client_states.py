@@ -34,12 +34,7 @@ class _Fetch(NamedTuple):
 
 
 class ClientStates:
-    """Shares the states of clients between requests.
-
-    Args:
-        source: Operations on the cluster.
-        clock: Age of the states.
-    """
+    """Shares the states of clients between requests."""
 
     def __init__(self, *, source: AdminSource, clock: Clock) -> None:
         self._source = source

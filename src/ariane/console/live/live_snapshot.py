@@ -27,12 +27,7 @@ MessageModel = Literal["clustering", "broadcasting"]
 
 
 class NameServerRow(msgspec.Struct, frozen=True, gc=False):
-    """A name server.
-
-    Attributes:
-        addr: HOST:PORT, as configured.
-        is_up: Whether it responded.
-    """
+    """A name server. `addr` is HOST:PORT, as configured."""
 
     addr: str
     is_up: bool

@@ -40,12 +40,7 @@ class CheckResult(NamedTuple):
 
 
 class SubscriptionChecks:
-    """Results of checks, and the tasks that run them.
-
-    Args:
-        source: Operations on the cluster.
-        clock: Time of the results.
-    """
+    """Results of checks, and the tasks that run them."""
 
     def __init__(self, *, source: AdminSource, clock: Clock) -> None:
         self._source = source  # of operations on the cluster

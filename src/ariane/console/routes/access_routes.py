@@ -6,14 +6,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
 from ariane.console.areas.access import console_users
-from ariane.console.areas.access.console_users import (
-    AccessView,
-    NewUserForm,
-    OwnAccountView,
-    OwnPasswordForm,
-    UserPasswordForm,
-    UserRoleForm,
-)
 from ariane.console.areas.brokers import broker_acl
 from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, AclView, GlobalAddressesForm
 from ariane.console.areas.confirmation import DeletionForm
@@ -32,28 +24,28 @@ ACCESS, ACL, OWN = "/access", "/access/acl", "/account"
 
 
 @api.get("/access")
-async def get_access(request: Request, services: Services, query: ListParameters) -> AccessView:
+async def get_access(request: Request, services: Services, query: ListParameters) -> console_users.AccessView:
     """Return all accounts and sessions of the console."""
     return console_users.access(services, query, identity=identity_of(request))
 
 
 @pages.form("/access/users", ACCESS)
 @api.post("/access/users")
-async def add_user(services: Services, form: NewUserForm) -> ChangeResult:
+async def add_user(services: Services, form: console_users.NewUserForm) -> ChangeResult:
     """Create an account of the console."""
     return await console_users.add_user(services, form)
 
 
 @pages.form("/access/users/{name}/role", ACCESS)
 @api.put("/access/users/{name}/role")
-async def set_user_role(services: Services, name: str, form: UserRoleForm) -> ChangeResult:
+async def set_user_role(services: Services, name: str, form: console_users.UserRoleForm) -> ChangeResult:
     """Change a role; all sessions of the account end."""
     return console_users.set_role(services, name, form)
 
 
 @pages.form("/access/users/{name}/password", ACCESS)
 @api.put("/access/users/{name}/password")
-async def set_user_password(services: Services, name: str, form: UserPasswordForm) -> ChangeResult:
+async def set_user_password(services: Services, name: str, form: console_users.UserPasswordForm) -> ChangeResult:
     """Replace a password; all sessions of the account end."""
     return await console_users.set_password(services, name, form)
 
@@ -74,7 +66,7 @@ async def revoke_session(services: Services, session_id: str) -> ChangeResult:
 
 @pages.page(OWN, "access/account.html")
 @api.get("/account")
-async def get_own_account(request: Request, services: Services) -> OwnAccountView:
+async def get_own_account(request: Request, services: Services) -> console_users.OwnAccountView:
     """Return the account of the sender, with its sessions."""
     return console_users.own_account(services, sender(request))
 
@@ -135,7 +127,9 @@ async def user_page(request: Request, services: Services, name: str, query: List
 
 
 @pages.post("/account/password")
-async def set_own_password(request: Request, services: Services, form: FromForm[OwnPasswordForm]) -> Response:
+async def set_own_password(
+    request: Request, services: Services, form: FromForm[console_users.OwnPasswordForm]
+) -> Response:
     """Replace one's own password, and continue with a new session."""
     identity = sender(request)
     result = await console_users.set_own_password(services, form, identity=identity)

@@ -9,14 +9,6 @@ from fastapi import APIRouter, Request, Response
 from ariane.console.alerts.alert_rules import METRICS, AlertMetric, Severity
 from ariane.console.areas.alerts import alert_channels, alerting
 from ariane.console.areas.alerts.alert_channels import AlertChannelsView, EmailForm, WebHookForm
-from ariane.console.areas.alerts.alerting import (
-    AlertHistoryView,
-    AlertRuleForm,
-    AlertRulesView,
-    AlertsView,
-    CloseAlertForm,
-    SilenceForm,
-)
 from ariane.console.areas.confirmation import DeletionForm
 from ariane.console.security.accounts.identity import has_role, identity_of
 from ariane.console.security.accounts.roles import ConsoleRole
@@ -32,28 +24,28 @@ RULES, CHANNELS = "/alerts/rules", "/alerts/channels"
 
 
 @api.get("")
-async def list_alerts(services: Services, query: ListParameters) -> AlertsView:
+async def list_alerts(services: Services, query: ListParameters) -> alerting.AlertsView:
     """Return the firing alerts, the most urgent first, and the silences."""
     return alerting.alert_list(services, query)
 
 
 @pages.page("/history", "alerts/history.html")
 @api.get("/history")
-async def list_alert_history(services: Services, query: ListParameters) -> AlertHistoryView:
+async def list_alert_history(services: Services, query: ListParameters) -> alerting.AlertHistoryView:
     """Return the newest begins and ends of alerts."""
     return alerting.alert_history(services, query)
 
 
 @pages.form("/close")
 @api.post("/close")
-async def close_alert(services: Services, form: CloseAlertForm) -> ChangeResult:
+async def close_alert(services: Services, form: alerting.CloseAlertForm) -> ChangeResult:
     """End a firing alert by hand; it begins again if its condition holds."""
     return alerting.close_alert(services, form)
 
 
 @pages.form("/silences")
 @api.post("/silences")
-async def add_silence(request: Request, services: Services, form: SilenceForm) -> ChangeResult:
+async def add_silence(request: Request, services: Services, form: alerting.SilenceForm) -> ChangeResult:
     """Suppress notifications for some time."""
     identity = identity_of(request)
     return alerting.add_silence(services, form, account=identity.name if identity else "")
@@ -68,21 +60,21 @@ async def end_silence(services: Services, silence_id: str) -> ChangeResult:
 
 @pages.page("/rules", "alerts/rules.html")
 @api.get("/rules")
-async def list_alert_rules(services: Services) -> AlertRulesView:
+async def list_alert_rules(services: Services) -> alerting.AlertRulesView:
     """Return all rules."""
     return alerting.alert_rules(services)
 
 
 @pages.form("/rules", RULES)
 @api.post("/rules")
-async def add_alert_rule(services: Services, form: AlertRuleForm) -> ChangeResult:
+async def add_alert_rule(services: Services, form: alerting.AlertRuleForm) -> ChangeResult:
     """Create a rule."""
     return alerting.save_rule(services, form)
 
 
 @pages.form("/rules/{rule_id}", RULES)
 @api.put("/rules/{rule_id}")
-async def change_alert_rule(services: Services, rule_id: str, form: AlertRuleForm) -> ChangeResult:
+async def change_alert_rule(services: Services, rule_id: str, form: alerting.AlertRuleForm) -> ChangeResult:
     """Replace a rule; its alerts begin again."""
     return alerting.save_rule(services, form, rule_id=rule_id)
 

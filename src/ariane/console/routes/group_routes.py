@@ -18,13 +18,6 @@ from ariane.console.areas.groups.group_clients import ClientStateView, GroupClie
 from ariane.console.areas.groups.group_list import GroupListQuery, GroupListView
 from ariane.console.areas.groups.group_offsets import CloneOffsetsForm, CloneOffsetsView, GroupResetForm
 from ariane.console.areas.groups.group_progress import GroupProgressView, ProgressQuery
-from ariane.console.areas.groups.group_settings import (
-    CreateGroupForm,
-    DeleteGroupForm,
-    GroupSettingsForm,
-    GroupSettingsView,
-    SuspendForm,
-)
 from ariane.console.areas.groups.group_traffic import GroupTrafficView
 from ariane.console.areas.groups.offset_changes import ResetOffsetsView
 from ariane.console.areas.reports.chart_history import ChartQuery
@@ -46,7 +39,7 @@ async def list_groups(services: Services, query: FromQuery[GroupListQuery]) -> G
 
 @pages.form("/create-group", "/groups/{group}/configuration")
 @api.post("")
-async def create_group(services: Services, form: CreateGroupForm) -> ChangeResult:
+async def create_group(services: Services, form: group_settings.CreateGroupForm) -> ChangeResult:
     """Create a consumer group."""
     return await group_settings.create_group(services, form)
 
@@ -60,7 +53,7 @@ async def get_group(services: Services, group: str, query: FromQuery[ProgressQue
 
 @pages.form("/groups/{group}/delete", "/groups")
 @api.post("/{group}/delete")
-async def delete_group(services: Services, group: str, form: DeleteGroupForm) -> ChangeResult:
+async def delete_group(services: Services, group: str, form: group_settings.DeleteGroupForm) -> ChangeResult:
     """Delete a consumer group from all brokers; `confirm` repeats its name."""
     return await group_settings.delete_group(services, group, form)
 
@@ -107,21 +100,21 @@ async def clone_group(services: Services, group: str, form: CloneOffsetsForm) ->
 @pages.page("/groups/{group}/configuration", "groups/configuration.html")
 @pages.page("/groups/{group}/delete", "groups/delete.html")
 @api.get("/{group}/configuration")
-async def get_group_settings(services: Services, group: str) -> GroupSettingsView:
+async def get_group_settings(services: Services, group: str) -> group_settings.GroupSettingsView:
     """Return the configuration of a consumer group on each broker."""
     return await group_settings.group_settings(services, group)
 
 
 @pages.form("/groups/{group}/configuration", "/groups/{group}/configuration")
 @api.post("/{group}/configuration")
-async def change_group(services: Services, group: str, form: GroupSettingsForm) -> ChangeResult:
+async def change_group(services: Services, group: str, form: group_settings.GroupSettingsForm) -> ChangeResult:
     """Change settings of a consumer group; the others stay as they are on each broker."""
     return await group_settings.change_group(services, group, form)
 
 
 @pages.form("/groups/{group}/suspension", "/groups/{group}/configuration")
 @api.post("/{group}/suspension")
-async def suspend_group(services: Services, group: str, form: SuspendForm) -> ChangeResult:
+async def suspend_group(services: Services, group: str, form: group_settings.SuspendForm) -> ChangeResult:
     """Suspend or resume the consumption of a group on all brokers."""
     return await group_settings.suspend_group(services, group, form)
 

@@ -9,12 +9,6 @@ from fastapi import APIRouter, Query, Request, Response
 from ariane.console.areas.messages import message_details, message_lookup
 from ariane.console.areas.messages.body_encoding import BodyEncoding
 from ariane.console.areas.messages.message_body import BodyFormat
-from ariane.console.areas.messages.message_details import (
-    ConsumeDirectlyForm,
-    MessageConsumersView,
-    MessageDetailsView,
-    ResendMessageForm,
-)
 from ariane.console.areas.messages.message_lookup import MessageListView, MessageQueryForm
 from ariane.console.areas.topics import topic_suggestions
 from ariane.console.web.dependencies import FromQuery, Services
@@ -48,7 +42,7 @@ async def get_message(
     encoding: Annotated[
         BodyEncoding | None, Query(description="Encoding of the body; by default UTF-8, or a guess if it is not.")
     ] = None,
-) -> MessageDetailsView:
+) -> message_details.MessageDetailsView:
     """Return a message with its properties and the beginning of its body, by offset id or unique key."""
     return await message_details.message_details(services, message_id, topic, body, encoding)
 
@@ -73,7 +67,7 @@ async def get_message_consumers(
     trace_topic: Annotated[
         str, Query(alias="traceTopic", max_length=127, description="Trace topic; empty: that of the settings.")
     ] = "",
-) -> MessageConsumersView:
+) -> message_details.MessageConsumersView:
     """Return who consumed a message, and its copies: retries, dead letters, delayed and half messages."""
     return await message_details.message_consumers(services, message_id, topic, trace_topic)
 
@@ -81,7 +75,7 @@ async def get_message_consumers(
 @pages.form("/{message_id}/resend", plan="")
 @api.post("/{message_id}/resend")
 async def resend_message(
-    services: Services, message_id: str, form: ResendMessageForm, topic: Topic = ""
+    services: Services, message_id: str, form: message_details.ResendMessageForm, topic: Topic = ""
 ) -> ChangeResult:
     """Send a copy of a message under a new unique key; its property REPLAYED_FROM names the original."""
     return await message_details.resend(services, message_id, form, topic)
@@ -90,7 +84,7 @@ async def resend_message(
 @pages.form("/{message_id}/consume", plan="")
 @api.post("/{message_id}/consume")
 async def consume_message_directly(
-    services: Services, message_id: str, form: ConsumeDirectlyForm, topic: Topic = ""
+    services: Services, message_id: str, form: message_details.ConsumeDirectlyForm, topic: Topic = ""
 ) -> ChangeResult:
     """Let one client of a group consume the message now. Offsets do not change, and a failure is not retried."""
     return await message_details.consume_directly(services, message_id, form, topic)

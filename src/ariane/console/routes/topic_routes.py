@@ -12,19 +12,6 @@ from ariane.console.areas.overview import producers
 from ariane.console.areas.overview.producers import ProducerQuery, ProducersView
 from ariane.console.areas.topics import topic_changes, topic_details
 from ariane.console.areas.topics import topic_list as topics
-from ariane.console.areas.topics.topic_changes import (
-    ChangeTopicForm,
-    CreateTopicForm,
-    DeleteTopicForm,
-    OrderConfigForm,
-    TopicChangeResult,
-)
-from ariane.console.areas.topics.topic_details import (
-    TopicConfigView,
-    TopicConsumersView,
-    TopicQueuesView,
-    TopicStatusView,
-)
 from ariane.console.areas.topics.topic_list import TopicListQuery, TopicListView
 from ariane.console.texts.text_format import path_segment
 from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services
@@ -45,7 +32,7 @@ async def list_topics(services: Services, query: FromQuery[TopicListQuery]) -> T
 
 @pages.form("/create-topic", "/topics/{topic}")
 @api.post("")
-async def create_topic(services: Services, form: CreateTopicForm) -> ChangeResult:
+async def create_topic(services: Services, form: topic_changes.CreateTopicForm) -> ChangeResult:
     """Create a topic on all masters, or on those of the named clusters and brokers."""
     return await topic_changes.create_topic(services, form)
 
@@ -53,41 +40,43 @@ async def create_topic(services: Services, form: CreateTopicForm) -> ChangeResul
 @pages.page("/topics/{topic}", "topics/status.html")
 @pages.page("/topics/{topic}/delete", "topics/delete.html")
 @api.get("/{topic}")
-async def get_topic(services: Services, topic: str) -> TopicStatusView:
+async def get_topic(services: Services, topic: str) -> topic_details.TopicStatusView:
     """Return the status and the route of a topic."""
     return await topic_details.topic_status(services, topic)
 
 
 @pages.form("/topics/{topic}/configuration", "/topics/{topic}/configuration")
 @api.patch("/{topic}")
-async def change_topic(services: Services, topic: str, form: ChangeTopicForm) -> TopicChangeResult:
+async def change_topic(
+    services: Services, topic: str, form: topic_changes.ChangeTopicForm
+) -> topic_changes.TopicChangeResult:
     """Change settings of a topic on its brokers; settings without a value stay unchanged on each broker."""
     return await topic_changes.change_topic(services, topic, form)
 
 
 @api.delete("/{topic}")
-async def delete_topic(services: Services, topic: str, form: FromQuery[DeleteTopicForm]) -> ChangeResult:
+async def delete_topic(services: Services, topic: str, form: FromQuery[topic_changes.DeleteTopicForm]) -> ChangeResult:
     """Delete a topic with its messages; `confirm` must be its name."""
     return await topic_changes.delete_topic(services, topic, form)
 
 
 @pages.page("/topics/{topic}/queues", "topics/queues.html")
 @api.get("/{topic}/queues")
-async def list_queues(services: Services, topic: str, query: ListParameters) -> TopicQueuesView:
+async def list_queues(services: Services, topic: str, query: ListParameters) -> topic_details.TopicQueuesView:
     """Return the queues of a topic with their offsets."""
     return await topic_details.topic_queues(services, topic, query)
 
 
 @pages.page("/topics/{topic}/configuration", "topics/configuration.html")
 @api.get("/{topic}/configuration")
-async def get_configuration(services: Services, topic: str) -> TopicConfigView:
+async def get_configuration(services: Services, topic: str) -> topic_details.TopicConfigView:
     """Return the configuration of a topic on each of its brokers."""
     return await topic_details.topic_configuration(services, topic)
 
 
 @pages.page("/topics/{topic}/consumers", "topics/consumers.html")
 @api.get("/{topic}/consumers")
-async def list_consumers(services: Services, topic: str, query: ListParameters) -> TopicConsumersView:
+async def list_consumers(services: Services, topic: str, query: ListParameters) -> topic_details.TopicConsumersView:
     """Return the consumer groups of a topic with their lag and rate in this topic."""
     return await topic_details.topic_consumers(services, topic, query)
 
@@ -101,7 +90,7 @@ async def list_topic_producers(services: Services, topic: str, query: ListParame
 
 @pages.form("/topics/{topic}/order", "/topics/{topic}/configuration")
 @api.put("/{topic}/order")
-async def put_order_configuration(services: Services, topic: str, form: OrderConfigForm) -> ChangeResult:
+async def put_order_configuration(services: Services, topic: str, form: topic_changes.OrderConfigForm) -> ChangeResult:
     """Set the order configuration of a topic; an empty one is deleted."""
     return await topic_changes.change_order(services, topic, form)
 
@@ -145,7 +134,7 @@ async def reset_page(request: Request, services: Services, topic: str, group: st
 
 @pages.post("/topics/{topic}/delete")
 async def delete_topic_form(
-    request: Request, services: Services, topic: str, form: FromForm[DeleteTopicForm]
+    request: Request, services: Services, topic: str, form: FromForm[topic_changes.DeleteTopicForm]
 ) -> Response:
     """Delete a topic."""
     result = await topic_changes.delete_topic(services, topic, form)

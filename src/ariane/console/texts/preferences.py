@@ -65,11 +65,7 @@ def preferences_of(connection: HTTPConnection) -> Preferences:
 
 
 class PreferencesMiddleware:
-    """Sets the preferences of each request.
-
-    Args:
-        app: The application that processes the request.
-    """
+    """Sets the preferences of each request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

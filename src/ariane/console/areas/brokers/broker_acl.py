@@ -326,13 +326,13 @@ def _account_rows(state: _AclState) -> list[AclAccountRow]:
         account = found[0][1]
         having = [server for server, _ in found]
         rows.append(
-            AclAccountRow(
-                access_key=name,
+            AclAccountRow.of(
+                account,
                 is_admin=account.admin,
                 default_topic_perm=account.default_topic_perm or "DENY",
                 default_group_perm=account.default_group_perm or "DENY",
-                topic_perms=list(account.topic_perms or ()),
-                group_perms=list(account.group_perms or ()),
+                topic_perms=account.topic_perms or (),
+                group_perms=account.group_perms or (),
                 white_remote_address=account.white_remote_address or "",
                 servers=[_name(server) for server in having],
                 missing=[_name(server) for server, _ in state.configs if server not in having],

@@ -153,8 +153,7 @@ async def delayed_message(services: ConsoleServices, message_id: str) -> Delayed
     Raises:
         NotFound: no pending delayed message has this id: it was delivered or cancelled, or never existed.
     """
-    admin = services.admin()
-    return _row(await admin.find_delayed(message_id))
+    return _row(await services.admin().find_delayed(message_id))
 
 
 async def cancel_delayed(services: ConsoleServices, message_id: str, form: CancelDelayedForm) -> ChangeResult:

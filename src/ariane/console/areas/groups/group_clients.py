@@ -217,14 +217,14 @@ async def client_state(
         subscriptions=subscription_rows(group, {client_id: state}),
         queues=_client_queues(state),
         statistics=[
-            ClientTopicRow(
+            ClientTopicRow.of(
+                counted,
                 topic=topic,
                 ok_tps=counted.consume_ok_tps,
                 failed_tps=counted.consume_failed_tps,
                 failed_last_hour=counted.consume_failed_msgs,
                 consume_ms=counted.consume_rt,
                 pull_ms=counted.pull_rt,
-                pull_tps=counted.pull_tps,
             )
             for topic, counted in state.statistics.items()
         ],

@@ -186,8 +186,7 @@ async def topic_targets(services: ConsoleServices) -> TopicTargetsView:
     Raises:
         ServerUnavailable: no master is registered.
     """
-    admin = services.admin()
-    masters = await admin.select_brokers()
+    masters = await services.admin().select_brokers()
     return TopicTargetsView(
         clusters=sorted({server.cluster for server in masters}), brokers=sorted({server.broker for server in masters})
     )

@@ -55,12 +55,7 @@ class AccountFile(msgspec.Struct, frozen=True):
 
 
 class ConsoleAccounts:
-    """The accounts of a console.
-
-    Args:
-        data_dir: Directory of the console's files.
-        clock: Time of changes.
-    """
+    """The accounts of a console."""
 
     def __init__(self, data_dir: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = data_dir / "accounts.json"

@@ -69,13 +69,7 @@ class SessionFile(msgspec.Struct, frozen=True):
 
 
 class SessionStore:
-    """The sessions of a console.
-
-    Args:
-        data_dir: Directory of the console's files.
-        accounts: Accounts that may log in.
-        clock: Time of log-ins and requests.
-    """
+    """The sessions of a console."""
 
     def __init__(self, data_dir: Path, *, accounts: ConsoleAccounts, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = data_dir / "sessions.json"
