@@ -15,10 +15,11 @@ from ariane.console.dashboard.request_parameters import Parameters, RequestParam
 from ariane.console.security.accounts.identity import address_of, identity_of
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.session_cookie import (
+    DEVICE,
+    SESSION,
     clear_session_cookie,
-    device_token,
-    set_device_cookie,
-    set_session_cookie,
+    cookie_token,
+    set_cookie,
 )
 from ariane.console.web.dependencies import Services
 from ariane.errors import UsageError
@@ -47,14 +48,14 @@ async def log_in(request: Request, services: Services, parameters: Parameters) -
     agent = request.headers.get("user-agent", "")
     token = await login.log_in(
         services, form, address=address_of(request), user_agent=agent, path=request.scope["path"],
-        device_token=device_token(request, services.settings),
+        device_token=cookie_token(request, services.settings, DEVICE),
     )  # fmt: skip
     account = services.accounts.find(form.name.strip())
     assert account is not None
     role = ADMIN if account.role is ConsoleRole.ADMIN else ORDINARY
     response = succeeded({"loginUserName": account.name, "loginUserRole": role, "contextPath": CONTEXT_PATH})
-    set_session_cookie(request, response, services.settings, token)
-    set_device_cookie(request, response, services.settings, services.authenticator.devices.issue(account.name))
+    set_cookie(request, response, services.settings, SESSION, token)
+    set_cookie(request, response, services.settings, DEVICE, services.authenticator.devices.issue(account.name))
     return response
 
 

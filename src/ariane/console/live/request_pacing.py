@@ -48,9 +48,8 @@ class CpuBudget:
         self._clock = clock
         self._cpu_time = cpu_time
         self._balance_s = start_s  # negative: more was used than allowed
-        self._updated_s: float | None = (
-            None  # monotonic time of the last update; None before the first, in the thread itself
-        )
+        # Monotonic time of the last update; None before the first, in the thread itself.
+        self._updated_s: float | None = None
         self._used_s = 0.0  # CPU time at that update
 
     async def wait(self) -> None:

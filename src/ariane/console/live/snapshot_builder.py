@@ -114,9 +114,8 @@ def _integer(table: Mapping[str, str], key: str) -> int | None:
 
 def topic_rows(cluster: ScrapedCluster) -> tuple[TopicRow, ...]:
     """Return the rows of all topics, sorted by name."""
-    copies: dict[str, list[ScrapedBroker]] = defaultdict(
-        list
-    )  # masters that have it, or had it when they last responded
+    # Masters that have it, or had it when they last responded.
+    copies: dict[str, list[ScrapedBroker]] = defaultdict(list)
     for broker in cluster.brokers:
         if broker.is_master:
             for topic in broker.topic_configs if broker.is_up else broker.expected_topics or ():

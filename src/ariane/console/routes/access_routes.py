@@ -11,7 +11,7 @@ from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionF
 from ariane.console.areas.confirmation import DeletionForm
 from ariane.console.security.accounts.identity import identity_of
 from ariane.console.security.accounts.roles import ConsoleRole
-from ariane.console.security.accounts.session_cookie import set_session_cookie
+from ariane.console.security.accounts.session_cookie import SESSION, set_cookie
 from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services, sender
 from ariane.console.web.page_router import PageRouter
 from ariane.console.web.rendering import changed, render
@@ -137,7 +137,7 @@ async def set_own_password(
     if (account := services.accounts.find(identity.name)) is not None:
         user_agent = request.headers.get("user-agent", "")
         token = services.sessions.create(account, address=identity.address, user_agent=user_agent)
-        set_session_cookie(request, response, services.settings, token)
+        set_cookie(request, response, services.settings, SESSION, token)
     return response
 
 

@@ -10,10 +10,11 @@ from ariane.console.areas.access.login import LoginForm
 from ariane.console.security.accounts.authentication import LoginRefused
 from ariane.console.security.accounts.identity import address_of, identity_of
 from ariane.console.security.accounts.session_cookie import (
+    DEVICE,
+    SESSION,
     clear_session_cookie,
-    device_token,
-    set_device_cookie,
-    set_session_cookie,
+    cookie_token,
+    set_cookie,
 )
 from ariane.console.security.request_checks import path_after_login
 from ariane.console.web.dependencies import FromForm, Services
@@ -40,7 +41,7 @@ async def log_in(request: Request, services: Services, form: FromForm[LoginForm]
     try:
         token = await login.log_in(
             services, form, address=address, user_agent=request.headers.get("user-agent", ""),
-            device_token=device_token(request, services.settings),
+            device_token=cookie_token(request, services.settings, DEVICE),
         )  # fmt: skip
     except LoginRefused as error:
         response = render(
@@ -51,8 +52,8 @@ async def log_in(request: Request, services: Services, form: FromForm[LoginForm]
             response.headers["Retry-After"] = str(error.wait_seconds)
         return response
     redirect = RedirectResponse(target, status_code=303)
-    set_session_cookie(request, redirect, services.settings, token)
-    set_device_cookie(request, redirect, services.settings, services.authenticator.devices.issue(form.name.strip()))
+    set_cookie(request, redirect, services.settings, SESSION, token)
+    set_cookie(request, redirect, services.settings, DEVICE, services.authenticator.devices.issue(form.name.strip()))
     return redirect
 
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ariane.console.security import request_checks
 from ariane.console.security.accounts.authentication import LoginRefused
 from ariane.console.security.accounts.identity import STATE_KEY, Identity, address_of, identity_of
-from ariane.console.security.accounts.session_cookie import session_token
+from ariane.console.security.accounts.session_cookie import SESSION, cookie_token
 from ariane.console.security.audit_log import AuditEntry
 from ariane.console.security.audit_notes import AuditNotes, begin_notes
 from ariane.console.security.dashboard_paths import is_dashboard_path
@@ -87,7 +87,7 @@ class AccessMiddleware:
             hint = "This console only answers at the loopback names of its machine, for example localhost."
             raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, hint)
         authenticator = services.authenticator
-        identity = authenticator.from_session(session_token(request, services.settings), address)
+        identity = authenticator.from_session(cookie_token(request, services.settings, SESSION), address)
         if identity is None and errors.is_api(request) and "authorization" in headers:
             try:
                 identity = await authenticator.from_basic(headers["authorization"], address)

@@ -169,8 +169,7 @@ async def cancel_delayed(services: ConsoleServices, message_id: str, form: Cance
         check_confirmed(form, message_id, label="the id of the message, ", done="cancelled")
     admin = services.admin(is_dry_run=form.is_dry_run)
     delayed = await admin.cancel_delayed(message_id)
-    verb = form.verb("cancel", "cancelled")
-    return result_of(admin, f"{verb} delayed message {message_id} of topic {delayed.topic}")
+    return result_of(admin, f"{form.verb('cancel', 'cancelled')} delayed message {message_id} of topic {delayed.topic}")
 
 
 def due_buckets(due_ms: Sequence[int]) -> tuple[int, list[DueBucket]]:

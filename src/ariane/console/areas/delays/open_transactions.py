@@ -162,8 +162,7 @@ async def resume_checks(services: ConsoleServices, message_id: str, form: Resume
     """
     admin = services.admin(is_dry_run=form.is_dry_run)
     await admin.resume_checks(message_id, broker=form.broker)
-    verb = form.verb("resume", "resumed")
-    return result_of(admin, f"{verb} the checks of half message {message_id}")
+    return result_of(admin, f"{form.verb('resume', 'resumed')} the checks of half message {message_id}")
 
 
 def _row(half: HalfMessage, state: TransactionState, now_ms: int) -> TransactionRow:

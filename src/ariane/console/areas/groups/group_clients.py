@@ -18,7 +18,7 @@ from ariane.cluster.groups.consumer_status import (
 )
 from ariane.cluster.groups.group_admin import GroupConnections
 from ariane.console.areas.admin_results import texts_of
-from ariane.console.areas.groups.group_progress import BlockedQueueRow, blocked_row
+from ariane.console.areas.groups.group_progress import BlockedQueueRow, GroupQueueRow, blocked_row
 from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import PartialView, View
 from ariane.protocol.requests.clients import SubscriptionData
@@ -116,15 +116,9 @@ class GroupClientsView(PartialView):
     """Settings in which they differ."""
 
 
-class ClientQueueRow(View):
+class ClientQueueRow(GroupQueueRow):
     """A queue of a running client."""
 
-    topic: str
-    """Topic of the queue."""
-    broker: str
-    """Broker name."""
-    queue_id: int
-    """Number of the queue on that broker."""
     commit_offset: int
     """Offset that it commits next."""
     cached: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ariane.console.areas.admin_results import texts_of
+from ariane.console.areas.groups.group_progress import GroupQueueRow
 from ariane.console.areas.groups.group_traffic import read_topics
 from ariane.console.areas.groups.offset_changes import (
     ResetOffsetsForm,
@@ -38,15 +39,9 @@ class CloneOffsetsForm(DryRunForm):
     """Return the offsets without copying them."""
 
 
-class ClonedOffsetRow(View):
+class ClonedOffsetRow(GroupQueueRow):
     """An offset that is copied."""
 
-    topic: str
-    """Topic of the queue."""
-    broker: str
-    """Broker name."""
-    queue_id: int
-    """Number of the queue on that broker."""
     offset: int
     """The offset."""
 

@@ -68,17 +68,22 @@ class TopicProgress(View):
     """Largest age of a message that is not consumed."""
 
 
-class BlockedQueueRow(View):
-    """A queue that a client owns and does not consume."""
+class GroupQueueRow(View):
+    """A queue that a consumer group consumes."""
 
-    client_id: str
-    """Id of the client; empty if no client that responded owns the queue."""
     topic: str
     """Topic of the queue."""
     broker: str
     """Broker name."""
     queue_id: int
     """Number of the queue on that broker."""
+
+
+class BlockedQueueRow(GroupQueueRow):
+    """A queue that a client owns and does not consume."""
+
+    client_id: str
+    """Id of the client; empty if no client that responded owns the queue."""
     reason: str
     """not consuming: messages are cached, and the listener took none for a minute; not locked, not unlocked: an orderly client
     lacks the lock of its queue, or cannot release it; offset stands still: messages are pending, and polls of the cluster have

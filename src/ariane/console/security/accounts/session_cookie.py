@@ -9,41 +9,28 @@ from ariane.console.security.accounts.sessions import AGE_MAX_MS
 from ariane.console.settings import ConsoleSettings
 
 SESSION, DEVICE = "session", "device"
-DEVICE_AGE_S = 365 * 24 * 3600
+AGES_S = {SESSION: AGE_MAX_MS // 1000, DEVICE: 365 * 24 * 3600}
 
 
-def session_token(request: Request, settings: ConsoleSettings) -> str:
-    """Return the token that a browser sent; empty if it sent none."""
-    return request.cookies.get(_name(request, settings, SESSION), "")
+def cookie_token(request: Request, settings: ConsoleSettings, kind: str) -> str:
+    """Return the token of a session or a known device that a browser sent; empty if it sent none."""
+    return request.cookies.get(_name(request, settings, kind), "")
 
 
-def device_token(request: Request, settings: ConsoleSettings) -> str:
-    """Return the token of a known device; empty if the browser sent none."""
-    return request.cookies.get(_name(request, settings, DEVICE), "")
-
-
-def set_session_cookie(request: Request, response: Response, settings: ConsoleSettings, token: str) -> None:
-    """Let the browser send the token of a session from now on."""
-    _set(request, response, _name(request, settings, SESSION), token, AGE_MAX_MS // 1000)
-
-
-def set_device_cookie(request: Request, response: Response, settings: ConsoleSettings, token: str) -> None:
-    """Let the browser send the token of a known device from now on."""
-    _set(request, response, _name(request, settings, DEVICE), token, DEVICE_AGE_S)
+def set_cookie(request: Request, response: Response, settings: ConsoleSettings, kind: str, token: str) -> None:
+    """Let the browser send the token of a session or a known device from now on."""
+    # Lax, not Strict: a link to a page in a mail or chat must find the reader logged in. Unsafe requests of other
+    # sites are refused by their origin and by the CSRF token.
+    response.set_cookie(
+        _name(request, settings, kind), token, max_age=AGES_S[kind], path="/", secure=_is_https(request),
+        httponly=True, samesite="lax",
+    )  # fmt: skip
 
 
 def clear_session_cookie(request: Request, response: Response, settings: ConsoleSettings) -> None:
     """Let the browser forget the token."""
     response.delete_cookie(
         _name(request, settings, SESSION), path="/", secure=_is_https(request), httponly=True, samesite="lax"
-    )  # fmt: skip
-
-
-def _set(request: Request, response: Response, name: str, token: str, max_age_s: int) -> None:
-    # Lax, not Strict: a link to a page in a mail or chat must find the reader logged in. Unsafe requests of other
-    # sites are refused by their origin and by the CSRF token.
-    response.set_cookie(
-        name, token, max_age=max_age_s, path="/", secure=_is_https(request), httponly=True, samesite="lax"
     )  # fmt: skip
 
 
