@@ -144,7 +144,8 @@ async def broker_settings(services: ConsoleServices, broker: str, query: Setting
     rows = _compared(table, answers.values) if own.values else []
     if query.only_different:
         rows = [setting for setting in rows if setting.differing]
-    page = paginate(rows, query, name=_searched, columns={"key": _setting_key}, sort="key")
+    columns = {"key": lambda setting: setting.key.lower()}
+    page = paginate(rows, query, name=lambda setting: f"{setting.key} {setting.value}", columns=columns, sort="key")
     return BrokerSettingsView(
         **base | {"unavailable": texts_of((*own.unavailable, *answers.unavailable))},
         settings=page,
@@ -167,14 +168,6 @@ def _compared(table: dict[str, str], others: list[tuple[BrokerServer, dict[str, 
         )
         for key in sorted(keys, key=str.lower)
     ]
-
-
-def _searched(setting: BrokerSetting) -> str:
-    return f"{setting.key} {setting.value}"
-
-
-def _setting_key(setting: BrokerSetting) -> str:
-    return setting.key.lower()
 
 
 async def _servers(

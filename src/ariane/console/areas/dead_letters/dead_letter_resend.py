@@ -9,6 +9,7 @@ that this console has resent before, so that a repeated click sends nothing twic
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -31,6 +32,9 @@ IDS_MAX = 1_000
 LOOKUPS_AT_ONCE = 16
 
 ResendState = Literal["sent", "failed", "unsent", "skipped", "planned"]
+STATE_TITLES: dict[ResendState, str] = {
+    "sent": "sent", "planned": "would be sent", "skipped": "resent before", "failed": "failed", "unsent": "not sent",
+}  # fmt: skip
 
 
 class ResendForm(ChangeForm):
@@ -104,10 +108,8 @@ async def resend_dead_letters(services: ConsoleServices, group: str, form: Resen
     if form.topic:
         await admin.routing.fetch_route(form.topic)
     messages = await _selected_letters(services, admin, group, form)
-    if form.is_dry_run:
-        rows = await _plan(services, admin, group, messages, form)
-    else:
-        rows = await _send(services, admin, group, messages, form)
+    resend = _plan if form.is_dry_run else _send
+    rows = await resend(services, admin, group, messages, form)
     return ResendView(notice=summary(rows), group=group, is_dry_run=form.is_dry_run, rows=rows)
 
 
@@ -198,12 +200,5 @@ def _row(
 
 def summary(rows: Sequence[ResendRow]) -> str:
     """Return the numbers of each outcome as a text."""
-    titles = {
-        "sent": "sent",
-        "planned": "would be sent",
-        "skipped": "resent before",
-        "failed": "failed",
-        "unsent": "not sent",
-    }
-    counts = {state: sum(row.state == state for row in rows) for state in titles}
-    return ", ".join(f"{count:,} {titles[state]}" for state, count in counts.items() if count)
+    counts = Counter(row.state for row in rows)
+    return ", ".join(f"{counts[state]:,} {title}" for state, title in STATE_TITLES.items() if counts[state])

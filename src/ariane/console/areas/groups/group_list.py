@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from ariane.console.areas.groups.drain_forecast import DrainForecast, forecast_drain
@@ -94,6 +95,16 @@ class GroupListView(View):
 
 STATES: tuple[GroupStateName, ...] = ("blocked", "offline", "unknown", "online")  # as the list sorts them
 
+FILTERS: dict[GroupFilter, Callable[[GroupRow], bool]] = {
+    "all": lambda row: True,
+    "online": lambda row: bool(row.clients),
+    "blocked": lambda row: bool(row.blocked),
+    "offline": lambda row: row.clients == 0,
+    "lagging": lambda row: bool(row.lag),
+    "deadLetters": lambda row: bool(row.dead_letters),
+    "unknown": lambda row: None in (row.clients, row.lag, row.tps) or row.lag_is_partial or row.tps_is_partial,
+}
+
 SORT_KEYS = sort_keys(
     "group", "clients", "tps", "lag", "dead_letters", age="oldest_age_ms",
     state=lambda row: (STATES.index(state_of(row)), -len(row.blocked or ())),
@@ -126,20 +137,7 @@ async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupL
 
 def is_selected(row: GroupRow, only: GroupFilter) -> bool:
     """Return whether a filter selects a group. Unknown values match `unknown` and no other filter."""
-    match only:
-        case "online":
-            return bool(row.clients)
-        case "blocked":
-            return bool(row.blocked)
-        case "offline":
-            return row.clients == 0
-        case "lagging":
-            return bool(row.lag)
-        case "deadLetters":
-            return bool(row.dead_letters)
-        case "unknown":
-            return None in (row.clients, row.lag, row.tps) or row.lag_is_partial or row.tps_is_partial
-    return True
+    return FILTERS[only](row)
 
 
 def state_of(row: GroupRow) -> GroupStateName:

@@ -160,7 +160,8 @@ async def _search(
         if record is not None:
             return record
     if form.topic:
-        return await _query_topic(services, admin, form.topic, text, selection)
+        found = await query_index(admin, form.topic, text, selection)
+        return _index_view(services, form.topic, text, found, selection, SearchProgress(topics=1, all_topics=1))
     result = await query_all_topics(services, admin, text, form.after)
     progress = SearchProgress(topics=result.searched, all_topics=result.total, next_topic=result.next_topic)
     return _index_view(services, "", text, result.found, selection, progress)
@@ -216,13 +217,6 @@ async def _view_record(
         items=items,
         progress=SearchProgress(topics=0, all_topics=0),
     )
-
-
-async def _query_topic(
-    services: ConsoleServices, admin: Admin, topic: str, text: str, selection: MessageFilter
-) -> MessageListView:
-    found = await query_index(admin, topic, text, selection)
-    return _index_view(services, topic, text, found, selection, SearchProgress(topics=1, all_topics=1))
 
 
 async def query_index(

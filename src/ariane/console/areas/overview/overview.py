@@ -180,10 +180,8 @@ async def _tables(services: ConsoleServices) -> tuple[list[TableFreshness] | Non
 
 
 def _read_tables(home: Path, now_ms: int) -> list[TableFreshness]:
-    found = []
-    for table in tables.ALL_TABLES:
-        state = freshness(home, table, now_ms)
-        found.append(
-            TableFreshness(table=table.name, as_of_ms=state.as_of_ms, warnings=list(map(report_text, state.warnings)))
-        )
-    return found
+    states = {table.name: freshness(home, table, now_ms) for table in tables.ALL_TABLES}
+    return [
+        TableFreshness.of(state, table=name, warnings=list(map(report_text, state.warnings)))
+        for name, state in states.items()
+    ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ariane.console.areas.traces.lane_rows import assign_rows
-from ariane.console.areas.traces.time_axis import AxisSegment, TimeAxis, build_axis, tick_step_ms
+from ariane.console.areas.traces.time_axis import TimeAxis, build_axis, tick_step_ms
 from ariane.reports.trace_steps import UNKNOWN, StepKind, TraceStep
 
 BAR_MIN = 0.6  # percent: narrowest bar, so that an instant is visible
@@ -163,12 +163,8 @@ def _ticks(axis: TimeAxis) -> list[AxisTick]:
     ticks = []
     for segment in axis.linear:
         ticks.append(AxisTick(axis.position(segment.start_ms), segment.start_ms - first_ms))
-        if _has_room(segment, axis) and segment.duration_ms:
+        if segment.width / 100 * axis.units >= TICK_UNITS_MIN and segment.duration_ms:
             step_ms = tick_step_ms(segment.duration_ms)
             instants = range(segment.start_ms + step_ms, segment.end_ms + 1, step_ms)
             ticks += [AxisTick(axis.position(ms), ms - first_ms) for ms in instants]
     return ticks
-
-
-def _has_room(segment: AxisSegment, axis: TimeAxis) -> bool:
-    return segment.width / 100 * axis.units >= TICK_UNITS_MIN
