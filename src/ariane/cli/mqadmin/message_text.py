@@ -23,7 +23,6 @@ NULL = "null"
 
 
 def send_result(result: SendResult) -> str:
-    """Return the result of a send."""
     return (
         f"SendResult [sendStatus={result.status.name}, msgId={result.message_id},"
         f" offsetMsgId={result.offset_message_id}, messageQueue={message_queue(result.queue)},"
@@ -32,7 +31,6 @@ def send_result(result: SendResult) -> str:
 
 
 def direct_consumption(result: DirectConsumption) -> str:
-    """Return the outcome of a direct consumption."""
     return (
         f"ConsumeMessageDirectlyResult [order={boolean(result.order)}, autoCommit={boolean(result.auto_commit)},"
         f" consumeResult={result.consume_result or NULL}, remark={NULL if result.remark is None else result.remark},"

@@ -39,7 +39,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def create_parser(command: AdminCommand, summary: str, prog: str) -> CommandParser:
-    """Return the parser of a command."""
     parser = CommandParser(
         prog=f"{prog} {command.name}", description=summary, add_help=False, allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=80),

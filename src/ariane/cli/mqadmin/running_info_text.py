@@ -62,7 +62,6 @@ def running_info(state: ConsumerState) -> str:
 
 
 def process_queue(info: ProcessQueueInfo) -> str:
-    """Return the cache of a queue."""
     return (
         f"ProcessQueueInfo [commitOffset={info.commit_offset}, cachedMsgMinOffset={info.cached_msg_min_offset},"
         f" cachedMsgMaxOffset={info.cached_msg_max_offset}, cachedMsgCount={info.cached_msg_count},"

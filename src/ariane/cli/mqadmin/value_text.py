@@ -22,7 +22,6 @@ def permission(perm: int) -> str:
 
 
 def topic_config(config: TopicConfig) -> str:
-    """Return a topic's configuration."""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums},"
         f" writeQueueNums={config.write_queue_nums}, perm={permission(config.perm)},"
@@ -47,13 +46,11 @@ def group_fields(config: SubscriptionGroupConfig) -> dict[str, str]:
 
 
 def group_config(config: SubscriptionGroupConfig) -> str:
-    """Return a group's configuration."""
     fields = ", ".join(f"{name}={value}" for name, value in group_fields(config).items())
     return f"SubscriptionGroupConfig [{fields}]"
 
 
 def message_queue(queue: MessageQueue) -> str:
-    """Return a queue."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
-from ariane.cli.mqadmin.command import BROKER, CLUSTER, CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.command import BROKER, CLUSTER, CommandList, Option, Options, Output, Run, lines
 from ariane.cli.mqadmin.value_text import UNKNOWN, number
 from ariane.cli.output.json_output import to_builtins
 from ariane.cluster.admin import Admin
@@ -166,25 +166,19 @@ async def update_broker_config(admin: Admin, options: Options) -> AsyncIterator[
     yield Output(lines(f"update broker config success, {addr}" for addr in addrs), {"brokers": addrs})
 
 
-@COMMANDS.add("cleanExpiredCQ", *CLEANED, is_change=True)
-async def clean_expired_cq(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    yield await _clean(admin, options, admin.delete_expired_queues)
+def _clean(clean: Callable[[Admin, list[BrokerServer]], Awaitable[list[Change]]]) -> Run:
+    async def run(admin: Admin, options: Options) -> AsyncIterator[Output]:
+        # Without -b and -c: the servers of all clusters.
+        servers = await admin.select_brokers(cluster=options.cluster, broker=options.brokerAddr, with_slaves=True)
+        changes = await clean(admin, servers[:1] if options.brokerAddr else servers)
+        yield Output("success", {"brokers": [change.addr for change in changes]})
+
+    return run
 
 
-@COMMANDS.add("deleteExpiredCommitLog", *CLEANED, is_change=True)
-async def delete_expired_commit_log(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    yield await _clean(admin, options, admin.delete_expired_commit_log)
-
-
-@COMMANDS.add("cleanUnusedTopic", *CLEANED, is_change=True)
-async def clean_unused_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    yield await _clean(admin, options, admin.delete_unused_queues)
-
-
-async def _clean(
-    admin: Admin, options: Options, clean: Callable[[list[BrokerServer]], Awaitable[list[Change]]]
-) -> Output:
-    # Without -b and -c: the servers of all clusters.
-    servers = await admin.select_brokers(cluster=options.cluster, broker=options.brokerAddr, with_slaves=True)
-    changes = await clean(servers[:1] if options.brokerAddr else servers)
-    return Output("success", {"brokers": [change.addr for change in changes]})
+for name, clean in {
+    "cleanExpiredCQ": Admin.delete_expired_queues,
+    "deleteExpiredCommitLog": Admin.delete_expired_commit_log,
+    "cleanUnusedTopic": Admin.delete_unused_queues,
+}.items():
+    COMMANDS.add(name, *CLEANED, is_change=True)(_clean(clean))

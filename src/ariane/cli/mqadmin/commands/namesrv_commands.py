@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ariane.cli.mqadmin.command import CommandList, Option, Options, Output, lines
+from ariane.cli.mqadmin.command import CommandList, Option, Options, Output, Run, lines
 from ariane.cluster.admin import Admin
-from ariane.cluster.servers.name_server_admin import WritePermission
 
 NAMESPACE = Option("s", "namespace", "Namespace of the key.", metavar="NAME", is_required=True)
 KEY = Option("k", "key", "Key.", metavar="KEY", is_required=True)
@@ -30,24 +29,18 @@ async def delete_kv_config(admin: Admin, options: Options) -> AsyncIterator[Outp
     yield Output("delete kv config from namespace success.\n", {"nameServers": [change.addr for change in changes]})
 
 
-@COMMANDS.add("wipeWritePerm", BROKER_NAME, is_change=True)
-async def wipe_write_perm(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    yield _write_permission("wipe", options.brokerName, await admin.set_broker_writable(options.brokerName, False))
+def _write_permission(verb: str, is_writable: bool) -> Run:
+    async def run(admin: Admin, options: Options) -> AsyncIterator[Output]:
+        broker = options.brokerName
+        results = await admin.set_broker_writable(broker, is_writable)
+        title = f"{verb} write perm of broker[{broker}] in name server"
+        yield Output(lines(f"{title}[{name_server}] OK, {topics}" for name_server, topics in results), results)
+
+    return run
 
 
-@COMMANDS.add("addWritePerm", BROKER_NAME, is_change=True)
-async def add_write_perm(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    yield _write_permission("add", options.brokerName, await admin.set_broker_writable(options.brokerName, True))
-
-
-def _write_permission(verb: str, broker: str, results: list[WritePermission]) -> Output:
-    return Output(
-        lines(
-            f"{verb} write perm of broker[{broker}] in name server[{name_server}] OK, {topics}"
-            for name_server, topics in results
-        ),
-        results,
-    )
+COMMANDS.add("wipeWritePerm", BROKER_NAME, is_change=True)(_write_permission("wipe", False))
+COMMANDS.add("addWritePerm", BROKER_NAME, is_change=True)(_write_permission("add", True))
 
 
 @COMMANDS.add("getNamesrvConfig")
