@@ -46,7 +46,6 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_host() -> HostFacts:
-    """Return the facts of this machine."""
     try:
         load_average = round(os.getloadavg()[0], 2)
     except OSError:

@@ -77,7 +77,6 @@ class Errors(msgspec.Struct):
         self.add(error_kind(error), str(error), messages)
 
     def add(self, kind: str, example: str, count: int) -> None:
-        """Count failures of a kind."""
         entry = self.kinds.setdefault(kind, ErrorCount(example=example))
         entry.count += count
 

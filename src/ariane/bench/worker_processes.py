@@ -143,7 +143,6 @@ class WorkerPool:
 
 
 async def start_load(processes: Sequence[WorkerProcess]) -> None:
-    """Start the load of some processes."""
     await asyncio.gather(*(process.send(START) for process in processes))
 
 

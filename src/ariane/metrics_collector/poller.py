@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
-
-import msgspec
+from typing import Any, NamedTuple, TypeVar
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.lag import has_unknown_start, next_offset, queue_lag
@@ -176,9 +174,11 @@ class BrokerPoller:
         ], None
 
     async def _sample(self, target: PolledBroker, now_ms: int) -> Sample:
+        """Return a sample; of a broker that does not respond, one with the error and without data."""
         requests = StatisticsRequests(self._peers, target.addr, timeout_ms=self._timeout_ms)
         master = self._masters.setdefault(target.broker, _MasterState())
         started = self._clock.monotonic()
+        data: dict[str, Any]
         try:
             runtime = await self._runtime(requests)
             if target.broker_id == MASTER_ID:
@@ -187,39 +187,20 @@ class BrokerPoller:
                 topics, groups = (), ()
                 omitted = OmittedPart(groups=master.skipped_pairs, counters=master.skipped_pairs)
             counters = await self._counters(requests, master.pairs, [item.topic for item in topics], target.broker_id)
+            data = {"runtime": runtime, "topics": topics, "groups": groups, "counters": counters, "skipped": omitted}
+            data["failed_requests"] = tuple(requests.faults)
         except ArianeError as error:
-            return self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, str(error))
-        blank = self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, None)
-        return msgspec.structs.replace(
-            blank,
-            runtime=runtime,
-            topics=topics,
-            groups=groups,
-            counters=counters,
-            skipped=omitted,
-            failed_requests=tuple(requests.faults),
-        )
-
-    def _elapsed_ms(self, started: float) -> int:
-        return round((self._clock.monotonic() - started) * 1000)
-
-    def _empty_sample(
-        self, target: PolledBroker, now_ms: int, duration_ms: int, count: int, reason: str | None
-    ) -> Sample:
-        """Return a sample without data; `reason` is the error, if any."""
+            data = {"error": str(error)}
         return Sample(
             collector=self._collector,
             round=self._number,
             at_ms=now_ms,
             interval_ms=self._interval_ms,
-            duration_ms=duration_ms,
-            requests=count,
-            cluster=target.cluster,
-            broker=target.broker,
-            broker_id=target.broker_id,
-            addr=target.addr,
-            error=reason,
+            duration_ms=round((self._clock.monotonic() - started) * 1000),
+            requests=requests.count,
+            **target._asdict(),
             dropped_samples=self.dropped,
+            **data,
         )
 
     async def _runtime(self, requests: StatisticsRequests) -> BrokerRuntime:
@@ -385,6 +366,5 @@ def _positions(
 def _progress(
     pair: Pair, at_ms: int, positions: Iterable[_GroupPosition], ends: TopicQueueRanges | None, ages: Mapping[int, int]
 ) -> GroupProgress:
-    """Return the progress of a group in a topic."""
     queues = tuple((*position, ages.get(position.queue_id) if position.lag else None) for position in positions)
     return GroupProgress(pair[1], pair[0], at_ms, ends.at_ms if ends else None, queues)

@@ -105,7 +105,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_messages(sample: Sample) -> list[bytes]:
-    """Return the messages of a sample."""
     topics = _split(sample.topics, lambda item: len(item.queues))
     groups = _split(sample.groups, lambda item: len(item.queues))
     counters = _split(sample.counters, lambda item: 1)

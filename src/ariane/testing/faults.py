@@ -63,7 +63,7 @@ class RequestFault(Fault):
         times: int | None,
     ) -> None:
         super().__init__(partial(faults.remove, self))
-        self._change = change  # serves an affected request, given the handler of the broker
+        self.change = change  # serves an affected request, given the handler of the broker
         self._codes = codes  # affected requests; None: all
         self._times = times  # how many requests are affected at most; None: any number
 
@@ -75,10 +75,6 @@ class RequestFault(Fault):
         if self.hits == self._times:
             self.end()
         return True
-
-    def apply(self, handler: Handler) -> Handler:
-        """Return a handler with this fault in front."""
-        return partial(self._change, handler)
 
 
 class RequestFaults:
@@ -120,7 +116,7 @@ class RequestFaults:
             served_by = handler
             for fault in self._active:
                 if fault.affects(command.code):
-                    served_by = fault.apply(served_by)
+                    served_by = partial(fault.change, served_by)
             return served_by(command, peer)
 
         return serve

@@ -31,9 +31,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-SAME_INSTANT_MAX = (
-    1_000_000  # callbacks while the clock stands still: more means that the program is in an endless loop
-)
+# Callbacks while the clock stands still: more means that the program is in an endless loop.
+SAME_INSTANT_MAX = 1_000_000
 CLOSE_TRIES = 100  # attempts to close a coroutine that awaits again while it is closed
 
 _process: ContextVar[VirtualProcess | None] = ContextVar("process", default=None)

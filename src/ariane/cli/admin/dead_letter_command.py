@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
+from ariane.cli.admin.group_command import GroupArgument
 from ariane.cli.admin.message_command import LIMIT, LIMIT_MAX, FilterOptions, Limit, search_topic
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import number_option, path_option, topic_option
@@ -28,12 +29,10 @@ app = create_app("Browse dead letters of a consumer group and resend them.")
 
 FAILED = 1
 
-GroupName = Annotated[str, typer.Argument(parser=shared_options.group_name, metavar="GROUP", help="Consumer group.")]
-
 
 @app.command("list", "ariane dead-letter list billing", "ariane dead-letter list billing --since 1d --text refused")
 def list_(
-    group: GroupName,
+    group: GroupArgument,
     *,
     filters: FilterOptions,
     limit: Limit = LIMIT,
@@ -50,7 +49,7 @@ def list_(
 
 @app.command("show", "ariane dead-letter show billing ID")
 def show(
-    group: GroupName,
+    group: GroupArgument,
     message_id: Annotated[
         str, typer.Argument(parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id.")
     ],
@@ -68,7 +67,7 @@ def show(
     "ariane dead-letter resend billing --key ORDER-17 --topic orders2",
 )
 def resend(
-    group: GroupName,
+    group: GroupArgument,
     *,
     message_ids: Annotated[
         list[str] | None,

@@ -228,18 +228,12 @@ def _run(plan: BenchPlan, queues: int | None, *, as_json: bool) -> None:
     def print_note(text: str) -> None:
         typer.echo(f"Note: {text}", err=True)
 
-    results: list[BenchResult] = []
-    status = 0
-
-    async def work() -> None:
-        nonlocal status
+    async def work() -> tuple[BenchResult, int]:
         with signals.loop_stop_signal() as stop, _progress() as on_progress:
             run = BenchRun(plan, queues=queues, on_progress=on_progress, on_note=print_note, stop=stop.event)
-            results.append(await run.run())
-            status = stop.exit_status
+            return await run.run(), stop.exit_status
 
-    run_server.run_loop(work())
-    result = results[0]
+    result, status = run_server.run_loop(work())
     if as_json:
         typer.echo(bench_output.result_json(result))
     else:

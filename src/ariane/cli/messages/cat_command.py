@@ -78,10 +78,8 @@ def _produce(
     template, form = producing.template(topic, record), producing.input_format(record)
     in_flight = producing.in_flight or IN_FLIGHT
     settings = ProducerSettings(message_max=cat_produce.MESSAGE_MAX, in_flight_max=in_flight)
-    status = 0
 
-    async def work() -> None:
-        nonlocal status
+    async def work() -> int:
         with signals.loop_stop_signal() as stop:
             async with (
                 ClientInstance(namesrv, client, health=ServerHealth()) as instance,
@@ -100,10 +98,9 @@ def _produce(
                     records, template, window, is_json=form.is_json, count=record.count, stop=stop.event
                 )
             _print_unsent(report)
-            status = 1 if report.failures else stop.exit_status
+            return 1 if report.failures else stop.exit_status
 
-    run_server.run_loop(work())
-    if status:
+    if status := run_server.run_loop(work()):
         raise typer.Exit(status)
 
 
@@ -122,11 +119,10 @@ def _consume(namesrv: str, client: ClientSettings | None, plan: ConsumePlan, for
     from ariane.cli.servers import run_server
     from ariane.client.instance.client_instance import ClientInstance
 
-    status = 0
     is_pipe_closed = False
 
-    async def work() -> None:
-        nonlocal status, is_pipe_closed
+    async def work() -> int:
+        nonlocal is_pipe_closed
         with signals.loop_stop_signal() as stop:
             output = cat_consume.MessageOutput(ByteOutput(1, stop.event), formatter, plan)
             async with ClientInstance(namesrv, client) as instance:
@@ -134,9 +130,9 @@ def _consume(namesrv: str, client: ClientSettings | None, plan: ConsumePlan, for
                     await cat_consume.consume(instance, plan, output, stop.event)
                 except BrokenPipeError:
                     is_pipe_closed = True
-            status = stop.exit_status
+            return stop.exit_status
 
-    run_server.run_loop(work())
+    status = run_server.run_loop(work())
     if is_pipe_closed:
         signals.end_by_broken_pipe()
     if status:

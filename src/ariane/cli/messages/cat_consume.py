@@ -273,7 +273,6 @@ class _Outage:
         return RETRY_BACKOFF.delay_s(self._failures)
 
     def on_success(self) -> None:
-        """End the outage."""
         self._failures = 0
         if self._since_s is not None:
             self._since_s = None

@@ -16,7 +16,6 @@ from ariane.cli.options import shared_options
 
 
 def value_option(*names: str, parser: Any, metavar: str, help: str, panel: str | None = None, **settings: Any) -> Any:
-    """Return an option with a value."""
     return typer.Option(*names, parser=parser, metavar=metavar, help=help, rich_help_panel=panel, **settings)
 
 
@@ -29,10 +28,8 @@ text_option = partial(value_option, parser=shared_options.non_blank)
 
 
 def number_option(*names: str, minimum: int, maximum: int | None = None, metavar: str = "N", **settings: Any) -> Any:
-    """Return an option with a whole number."""
     return value_option(*names, parser=shared_options.whole_number(minimum, maximum), metavar=metavar, **settings)
 
 
 def seconds_option(*names: str, minimum: float, **settings: Any) -> Any:
-    """Return an option with a duration in seconds."""
     return value_option(*names, parser=shared_options.seconds(minimum), metavar="SECONDS", **settings)

@@ -84,14 +84,8 @@ def broker(
     from ariane.cli.servers import run_server
     from ariane.cli.servers.metrics_endpoint import broker_source, with_metrics
 
-    # As keys of the file, so that values of both sources are checked alike.
-    overrides = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
-    texts = {key: text for key, text in overrides.items() if text is not None}
-    config, remarks = BROKER_SETTINGS.load(config_file, texts) if config_file else BROKER_SETTINGS.parse(texts)
-    run_server.report_remarks(remarks, config_file)
-    if print_config:
-        run_server.print_settings(BROKER_SETTINGS.texts(config))
-        return
+    options = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
+    config = run_server.load_config(BROKER_SETTINGS, config_file, options, prints=print_config)
     path = str(config_file.resolve()) if config_file else None
     run_server.serve(
         lambda: with_metrics(

@@ -36,15 +36,8 @@ def namesrv(
     from ariane.nameserver.config import NAME_SERVER_SETTINGS
     from ariane.nameserver.server import NameServer
 
-    # As a key of the file, so that values of both sources are checked alike.
-    overrides = {} if port is None else {"listenPort": str(port)}
-    config, remarks = (
-        NAME_SERVER_SETTINGS.load(config_file, overrides) if config_file else NAME_SERVER_SETTINGS.parse(overrides)
-    )
-    run_server.report_remarks(remarks, config_file)
-    if print_config:
-        run_server.print_settings(NAME_SERVER_SETTINGS.texts(config))
-        return
+    options = {"listenPort": None if port is None else str(port)}
+    config = run_server.load_config(NAME_SERVER_SETTINGS, config_file, options, prints=print_config)
     run_server.serve(
         lambda: with_metrics(NameServer(config), name_server_source, config.bind_address, config.metrics_port),
         log_file=log_file,

@@ -14,15 +14,18 @@ import logging.handlers
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import typer
 
 from ariane.cli.servers.garbage_collection import FrozenSurvivors
 from ariane.errors import ConfigError
+from ariane.settings.schema import C, SettingsSchema
+
+T = TypeVar("T")
 
 READY = "ready"
 NOTICE = "notice"
@@ -52,26 +55,32 @@ def serve(
     run_loop(_serve(create_server, until_stdin_closes))
 
 
-def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on uvloop, or on asyncio's loop where uvloop is not available (Windows)."""
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine, run on uvloop, or on asyncio's loop where uvloop is not available (Windows)."""
     try:
         import uvloop
     except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
-def report_remarks(remarks: list[str], path: Path | None) -> None:
-    """Print configuration keys without effect to stderr."""
+def load_config(schema: SettingsSchema[C], path: Path | None, options: Mapping[str, str | None], *, prints: bool) -> C:
+    """Return the configuration of a file and of options, and report keys without effect on stderr.
+
+    Raises:
+        ConfigError: a value is invalid, or a key is unsupported.
+        typer.Exit: with `prints`, after printing the settings in the form of a configuration file. [-p]
+    """
+    # As keys of the file, so that values of both sources are checked alike.
+    texts = {key: text for key, text in options.items() if text is not None}
+    config, remarks = schema.load(path, texts) if path else schema.parse(texts)
     for remark in remarks:
         typer.echo(f"{path}: {remark}", err=True)
-
-
-def print_settings(texts: dict[str, str]) -> None:
-    """Print settings in the form of a configuration file. [-p]"""
-    for key, text in texts.items():
-        typer.echo(f"{key}={text}")
+    if prints:
+        for key, text in schema.texts(config).items():
+            typer.echo(f"{key}={text}")
+        raise typer.Exit
+    return config
 
 
 class _StderrNotices(logging.Handler):

@@ -103,7 +103,6 @@ class DemoReport:
 
 
 def build_report(tracker: DemoTracker, journeys: int | None) -> DemoReport:
-    """Return the report of a demo."""
     return DemoReport(
         tracker.sent_count,
         tracker.consumed_count,
