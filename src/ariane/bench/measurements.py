@@ -49,7 +49,6 @@ class LatencyHistogram(msgspec.Struct):
 
 
 def merge_latencies(histograms: Iterable[LatencyHistogram]) -> LatencyHistogram:
-    """Return the sum of some histograms."""
     present = [one for one in histograms if one.count]
     return LatencyHistogram(
         counts=merge_histograms(one.counts for one in present),

@@ -76,10 +76,8 @@ class SendLoad:
         # A lane sends one unit after another; a unit is a message, or a batch.
         self._unit = plan.batch if plan.method is SendMethod.BATCH and not self._is_request else 1
         is_single = not self._is_request and plan.method in (SendMethod.SYNC, SendMethod.ONE_WAY)
-        # Number of units in flight.
-        self._lanes = 1 if is_single else plan.in_flight
-        # One-way messages per tick of the event loop.
-        self._tick = max(1, TICK_BYTES // plan.size)
+        self._lanes = 1 if is_single else plan.in_flight  # number of units in flight
+        self._tick = max(1, TICK_BYTES // plan.size)  # one-way messages per tick of the event loop
 
     async def run(self) -> None:
         """Send all messages, or those until `stop` is set."""

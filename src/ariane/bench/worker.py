@@ -79,11 +79,9 @@ class Load:
             self.listener.finish()
 
     def is_assigned(self, queue: MessageQueue) -> bool:
-        """Return whether a queue is assigned to the consumer."""
         return self.consumer is not None and queue in self.consumer.queues
 
     def progress(self) -> WorkerEvent:
-        """Return the state of the load."""
         queues = 0
         if self.consumer is not None:
             with contextlib.suppress(ArianeError):  # it is closing

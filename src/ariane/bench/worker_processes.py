@@ -7,7 +7,6 @@ import contextlib
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -36,7 +35,6 @@ class WorkerProcess:
         self.error: str | None = None  # why it failed
         self._process = process  # reads commands, prints events
         self._changed = changed  # set after each event of any process
-        # Follows the events until the process ends.
         self._reading = asyncio.create_task(self._read(), name=str(self))
 
     def __str__(self) -> str:
@@ -92,9 +90,7 @@ class WorkerPool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await asyncio.gather(*(process.end() for process in self.processes))
 
     async def start(self, plans: Iterable[WorkerPlan]) -> None:
@@ -126,7 +122,6 @@ class WorkerPool:
             raise WorkerFailed(f"not ready within {READY_S:.0f} s: {', '.join(late)}") from None
 
     def of_roles(self, *roles: Role) -> list[WorkerProcess]:
-        """Return the processes of some roles."""
         return [process for process in self.processes if process.work.role in roles]
 
     async def wait_change(self, timeout_s: float = 0.5) -> None:

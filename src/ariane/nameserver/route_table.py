@@ -138,7 +138,6 @@ class RouteTable:
         return len(self._live)
 
     def topic_count(self, broker_name: str) -> int:
-        """Return the number of topics of a broker name."""
         return len(self._queues.get(broker_name, ()))
 
     # --- routes ---

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
+from ariane.cli.admin.topic_command import TopicName
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import group_option, number_option, text_option, topic_option
 from ariane.cli.options.time_options import StoreTimeOptions, parse_duration_ms
@@ -37,7 +38,6 @@ MessageId = Annotated[
 TopicOfId = Annotated[
     str | None, topic_option("-t", "--topic", help="Topic of a unique key; all topics are searched without it.")
 ]
-TopicName = Annotated[str, typer.Argument(parser=shared_options.topic_name, metavar="TOPIC", help="Topic name.")]
 Limit = Annotated[int, number_option(minimum=1, maximum=LIMIT_MAX, help="Maximum number of messages, the newest.")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from ariane.cli.mqadmin.command import lines
@@ -14,50 +13,36 @@ from ariane.protocol.requests.callbacks import ProcessQueueInfo
 def running_info(state: ConsumerState) -> str:
     """Return the state of a client in sections."""
     columns = f"{'#Topic':<64}  {'#Broker Name':<32}  {'#QID':<4}"
-    sections: list[tuple[str, Iterable[str]]] = [
-        ("Consumer Properties", (f"{name:<40}: {value}" for name, value in sorted(state.properties.items()))),
-        (
-            "Consumer Subscription",
-            (
-                f"{number:03d} Topic: {data.topic:<40} ClassFilter: {boolean(data.class_filter_mode):<8}"
-                f" SubExpression: {data.sub_string}"
-                for number, data in enumerate(state.subscriptions, 1)
-            ),
-        ),
-        (
-            "Consumer Offset",
-            [
-                f"{columns}  {'#Consumer Offset':<20}",
-                *(
-                    f"{queue.topic:<32}  {queue.broker:<32}  {queue.queue_id:<4}  {info.commit_offset:<20}"
-                    for queue, info in state.queues.items()
-                ),
-            ],
-        ),
-        (
-            "Consumer MQ Detail",
-            [
-                f"{columns}  {'#ProcessQueueInfo':<20}",
-                *(
-                    f"{queue.topic:<64}  {queue.broker:<32}  {queue.queue_id:<4}  {process_queue(info)}"
-                    for queue, info in state.queues.items()
-                ),
-            ],
-        ),
-        (
-            "Consumer RT&TPS",
-            [
-                f"{'#Topic':<64}  {'#Pull RT':>14} {'#Pull TPS':>14} {'#Consume RT':>14} {'#ConsumeOK TPS':>14}"
-                f" {'#ConsumeFailed TPS':>18} {'#ConsumeFailedMsgsInHour':>25}",
-                *(
-                    f"{topic:<32}  {status.pull_rt:14.2f} {status.pull_tps:14.2f} {status.consume_rt:14.2f}"
-                    f" {status.consume_ok_tps:14.2f} {status.consume_failed_tps:18.2f} {status.consume_failed_msgs:25d}"
-                    for topic, status in state.statistics.items()
-                ),
-            ],
-        ),
+    subscriptions = [
+        f"{number:03d} Topic: {data.topic:<40} ClassFilter: {boolean(data.class_filter_mode):<8}"
+        f" SubExpression: {data.sub_string}"
+        for number, data in enumerate(state.subscriptions, 1)
     ]
-    text = "\n\n".join(f"#{title}#\n{lines(rows)}" for title, rows in sections)
+    offsets = [
+        f"{queue.topic:<32}  {queue.broker:<32}  {queue.queue_id:<4}  {info.commit_offset:<20}"
+        for queue, info in state.queues.items()
+    ]
+    caches = [
+        f"{queue.topic:<64}  {queue.broker:<32}  {queue.queue_id:<4}  {process_queue(info)}"
+        for queue, info in state.queues.items()
+    ]
+    rate_columns = (
+        f"{'#Topic':<64}  {'#Pull RT':>14} {'#Pull TPS':>14} {'#Consume RT':>14} {'#ConsumeOK TPS':>14}"
+        f" {'#ConsumeFailed TPS':>18} {'#ConsumeFailedMsgsInHour':>25}"
+    )
+    rates = [
+        f"{topic:<32}  {status.pull_rt:14.2f} {status.pull_tps:14.2f} {status.consume_rt:14.2f}"
+        f" {status.consume_ok_tps:14.2f} {status.consume_failed_tps:18.2f} {status.consume_failed_msgs:25d}"
+        for topic, status in state.statistics.items()
+    ]
+    sections = {
+        "Consumer Properties": [f"{name:<40}: {value}" for name, value in sorted(state.properties.items())],
+        "Consumer Subscription": subscriptions,
+        "Consumer Offset": [f"{columns}  {'#Consumer Offset':<20}", *offsets],
+        "Consumer MQ Detail": [f"{columns}  {'#ProcessQueueInfo':<20}", *caches],
+        "Consumer RT&TPS": [rate_columns, *rates],
+    }
+    text = "\n\n".join(f"#{title}#\n{lines(rows)}" for title, rows in sections.items())
     return text if state.stacks is None else f"{text}\n\n#Consumer jstack#\n{state.stacks}"
 
 

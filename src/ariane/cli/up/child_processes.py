@@ -24,7 +24,6 @@ from asyncio.subprocess import Process
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ariane.cli.servers.run_server import NOTICE, READY
@@ -85,9 +84,7 @@ class ChildProcesses:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._stopping = True
         # In reverse order of the start: the broker unregisters from a name server that still runs.
         while self._running:

@@ -21,6 +21,10 @@ ALL_SERVERS = CLUSTER._replace(help="All masters and slaves of this cluster.")
 
 ACCESS_KEY = Option("a", "accessKey", "Access key of the account.", metavar="KEY", is_required=True)
 
+VERSION_COLUMNS = (
+    "#Cluster Name", "#Broker Name", "#Broker Addr", "#AclFilePath", "#AclConfigVersionNum", "#AclLastUpdateTime",
+)  # fmt: skip
+
 COMMANDS = CommandList()
 
 
@@ -90,10 +94,7 @@ async def update_global_white_addr(admin: Admin, options: Options) -> AsyncItera
 async def cluster_acl_config_version(admin: Admin, options: Options) -> AsyncIterator[Output]:
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
     found = await admin.acl_versions(servers)
-    rows = [
-        ("#Cluster Name", "#Broker Name", "#Broker Addr", "#AclFilePath", "#AclConfigVersionNum", "#AclLastUpdateTime")
-    ]
-    rows = rows if options.clusterName is not None else []
+    rows = [VERSION_COLUMNS] if options.clusterName is not None else []
     versions = [version for _, files in found.values for version in files]
     rows += [
         (

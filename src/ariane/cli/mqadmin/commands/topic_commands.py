@@ -140,10 +140,8 @@ def _route_table(route: TopicRoute) -> str:
         rows.append(
             (broker.cluster, broker.broker_name, f"{{{addrs}}}", data.read_queue_nums, data.write_queue_nums, data.perm)
         )
-    read, write = (
-        sum(data.read_queue_nums for data in queues.values()),
-        sum(data.write_queue_nums for data in queues.values()),
-    )
+    read = sum(data.read_queue_nums for data in queues.values())
+    write = sum(data.write_queue_nums for data in queues.values())
     totals = ROUTE_ROW.format("Total:", len(queues), "", read, write, "")
     return lines([*(ROUTE_ROW.format(*row) for row in rows), "-" * 158, totals])
 
