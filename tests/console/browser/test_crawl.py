@@ -49,7 +49,8 @@ def crawled(
 ) -> Iterator[CrawlResult]:
     context = browser.new_context(base_url=console.url, timezone_id="Europe/Berlin", locale="en-GB")
     crawler = Crawler(context, PageFaults(context, console.url), table, console.url)
-    result = crawler.crawl(STARTS)
+    consumers = f"/messages/{cluster.info['ids']['order 1']}/consumers"  # its link goes when the consumers are loaded
+    result = crawler.crawl([*STARTS, consumers])
     if IS_WHOLE:
         crawler.revisit("zh")
     yield result
