@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +16,23 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from test_trace_steps import AHEAD_MS, ID, T0, T0_MS, attempt, copy, ended, journey, sent, started
 
 from ariane.clock import SYSTEM_CLOCK
+from ariane.cluster.admin import Admin
+from ariane.cluster.messages.message_query import QueryResult
 from ariane.console.areas.traces.live_steps import CarriedEvent, live_trace
 from ariane.console.areas.traces.trace_page import STEPS_MAX, build_view, draw_trace
-from ariane.console.areas.traces.trace_sources import FetchedTrace, TracedMessage, decode_carriers, read_table_trace
+from ariane.console.areas.traces.trace_sources import (
+    FetchedTrace,
+    TracedMessage,
+    decode_carriers,
+    fetch_live_trace,
+    read_table_trace,
+)
 from ariane.console.services import ConsoleServices
 from ariane.console.settings import ConsoleSettings
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.model.trace_event import RecallEvent
 from ariane.protocol import trace_codec
-from ariane.reports.trace_steps import StepSource
+from ariane.reports.trace_steps import StepKind, StepSource
 from ariane.tables import CLOCKS, JOURNEYS
 from ariane.tables.time_buckets import bucket_of_id
 from tables_on_disk import put
@@ -121,6 +131,24 @@ def test_trace_records_with_impossible_numbers_are_skipped() -> None:
     usual = trace_codec.encode(started(10, "R1").event)
     events = decode_carriers([trace_message(usual), trace_message(usual.replace(str(T0_MS + 10), "9" * 400) + usual)])
     assert [one.event for one in events] == [started(10, "R1").event] * 2
+
+
+def test_a_recall_names_the_topic_if_the_trace_of_the_send_was_deleted() -> None:
+    recall = RecallEvent(timestamp_ms=T0_MS, region="", group="shop", topic="orders", message_id=ID, success=True)
+    searched: list[str] = []
+
+    async def query_by_key(topic: str, key: str, *, messages_max: int) -> QueryResult:
+        return QueryResult([trace_message(trace_codec.encode(recall))])
+
+    async def query_topics(topics: list[str], key: str, *, messages_max: int) -> QueryResult:
+        searched.extend(topics)
+        return QueryResult([])
+
+    admin = cast("Admin", SimpleNamespace(query_by_key=query_by_key, query_topics=query_topics))
+    fetched = asyncio.run(fetch_live_trace(admin, ID, "RMQ_SYS_TRACE_TOPIC"))
+    assert [(step.kind, step.result) for step in fetched.trace.steps] == [(StepKind.RECALL, "success")]
+    assert fetched.facts.topic == "orders"
+    assert "orders" in searched
 
 
 def trace_message(body: str) -> ReceivedMessage:

@@ -12,10 +12,13 @@ import pytest
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.client import Producer
+from ariane.cluster.admin import Admin
 from ariane.errors import ReplyError
 from ariane.model import ids
 from ariane.model.message import Message
+from ariane.model.trace_event import MessageType, PublishEvent, RecallEvent
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.records import batch, properties, record
@@ -168,6 +171,27 @@ def test_a_producer_recalls_a_message(tmp_path: Path) -> None:
                 assert [(stored_record.body, stored_record.store_ms >= soon_ms) for stored_record in results] == [
                     (b"yes", True)
                 ]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_recalls_are_traced_with_their_result(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncLocalCluster(tmp_path) as servers:
+            async with Producer(servers.namesrv, "p", trace=True) as producer:
+                sent = await producer.send(Message(topic="T", body=b"no", delay=600))
+                await producer.recall(sent)
+                with pytest.raises(ReplyError, match="before"):
+                    await producer.recall(sent)
+            async with Admin(servers.namesrv) as admin:
+                carriers = (await admin.query_by_key("RMQ_SYS_TRACE_TOPIC", sent.message_id)).messages
+            events = [event for carrier in carriers for event in trace_codec.decode(carrier.body)[0]]
+            assert {event.message_id for event in events} == {sent.message_id}
+            (pub,) = (event for event in events if isinstance(event, PublishEvent))
+            recalls = {event.success: event for event in events if isinstance(event, RecallEvent)}
+            assert (pub.message_type, sorted(recalls), len(events)) == (MessageType.DELAY, [False, True], 3)
+            assert pub.timestamp_ms <= recalls[True].timestamp_ms <= recalls[False].timestamp_ms
+            assert (recalls[True].topic, recalls[True].group, recalls[True].region) == ("T", "p", pub.region)
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

@@ -229,9 +229,15 @@ def test_transaction_decisions_and_recalls_are_recorded(spark: SparkSession) -> 
             message_type=MessageType.COMMIT, transaction_id="X", state=state, from_check=is_check,
         )  # fmt: skip
 
-    recall = RecallEvent(timestamp_ms=frames.T0_MS + 9, region="r", group="P", topic="T", message_id="N", success=True)
+    def recall(message_id: str, ms: int, success: bool) -> RecallEvent:
+        return RecallEvent(
+            timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id=message_id, success=success
+        )
+
+    recalls = [recall("N", 9, True), recall("N", 8, False), recall("O", 9, False)]
     ends = [end(900, "UNKNOW", True), end(5, "UNKNOW", False), end(500, "COMMIT_MESSAGE", True)]
-    decided, recalled = folded(spark, [pub("M", message_type=1), pub("N"), *ends, recall], ends)
+    sends = [pub("M", message_type=1), pub("N"), pub("O")]
+    decided, recalled, refused = folded(spark, [*sends, *ends, *recalls], ends)
     assert [(item["decided_at"], item["state"], item["from_check"]) for item in decided["transactions"]] == [
         (at(5), "UNKNOW", False),
         (at(500), "COMMIT_MESSAGE", True),
@@ -239,6 +245,7 @@ def test_transaction_decisions_and_recalls_are_recorded(spark: SparkSession) -> 
     ]
     assert decided["transaction_state"] == "COMMIT_MESSAGE"
     assert (recalled["recalled_at"], recalled["transactions"], recalled["transaction_state"]) == (at(9), None, None)
+    assert (refused["recalled_at"], refused["sent_ok"]) == (None, True)
 
 
 def test_repeated_consumption_is_counted_and_deliveries_are_bounded(spark: SparkSession) -> None:

@@ -59,6 +59,19 @@ def test_a_topic_is_printed_as_one_line_per_journey(home: Path) -> None:
     assert "not consumed" in said(home, "--topic", "T")
 
 
+def test_a_recalled_message_is_shown_as_recalled_unless_it_was_consumed(tmp_path: Path, home: Path) -> None:
+    publish(
+        tmp_path, journey(unique_id(4), None, recalled_at=at(40), message_type=3), journey(unique_id(5), recalled_at=at(8)),
+    )  # fmt: skip
+    recalled, consumed = (
+        next(line for line in said(home, "--topic", "T").splitlines() if unique_id(number) in line) for number in (4, 5)
+    )
+    assert (recalled.split()[-1], consumed.split()[-1]) == ("recalled", "success")
+    timeline = [line.split() for line in said(home, "--id", unique_id(4)).splitlines()]
+    assert (timeline[3][0], timeline[3][-1]) == ("22:13:20.040", "new")
+    assert "recalled" in timeline[3]
+
+
 def test_json_is_printed_as_one_row_per_line(home: Path) -> None:
     done = CliRunner().invoke(app, ["trace", "--home", str(home), "--key", "all", "--limit", "2", "--json"])
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
 from client_script import QUEUE, message
 
@@ -14,9 +15,15 @@ from ariane.client.instance.settings import ProducerSettings, TraceSettings
 from ariane.client.sending import send_codec
 from ariane.client.tracing import trace_dispatcher as client_trace
 from ariane.client.tracing.trace_dispatcher import TraceDispatcher
-from ariane.client.tracing.trace_records import TraceEntry, events_of_consume, events_of_send, next_batch
+from ariane.client.tracing.trace_records import (
+    TraceEntry,
+    events_of_consume,
+    events_of_recall,
+    events_of_send,
+    next_batch,
+)
 from ariane.errors import ConfigError, ConnectionLost, ReplyError
-from ariane.model.message import Message
+from ariane.model.message import Message, MessageQueue
 from ariane.protocol import trace_codec
 from ariane.protocol.command import Command
 from ariane.testing.clock import FakeClock
@@ -83,6 +90,18 @@ def test_each_message_of_a_batch_has_its_own_record():
 def test_trace_messages_and_sends_with_tracing_disabled_by_the_broker_have_no_record():
     assert events_of_send(sent(one(topic=TOPIC)), TOPIC) == []
     assert events_of_send(sent(one(), topic_trace_on="false"), TOPIC) == []
+
+
+@pytest.mark.parametrize(("success", "text"), [(True, "true"), (False, "false")])
+def test_a_recall_has_a_record_with_its_result(success, text):
+    (record,) = events_of_recall(sent(one(delay=60)).result, "g", 9, success, TOPIC)
+    assert trace_codec.encode(record) == "\x01".join(["Recall", "9", "R", "g", "T", "ID", text]) + "\x02"
+
+
+def test_a_recall_has_no_record_if_its_send_had_none():
+    assert events_of_recall(sent(one(delay=60), topic_trace_on="false").result, "g", 9, True, TOPIC) == []
+    traced = msgspec.structs.replace(sent(one(delay=60)).result, queue=MessageQueue(TOPIC, "a", 0))
+    assert events_of_recall(traced, "g", 9, True, TOPIC) == []
 
 
 def consuming(*messages) -> ConsumeStarted:

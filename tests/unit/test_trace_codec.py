@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, MessageType, PublishEvent
+from ariane.model.trace_event import (
+    ConsumeEndEvent,
+    ConsumeStartEvent,
+    EndTransactionEvent,
+    MessageType,
+    PublishEvent,
+    RecallEvent,
+)
 from ariane.protocol import trace_codec
 
 PUB = PublishEvent(
@@ -33,9 +40,10 @@ END = EndTransactionEvent(
     timestamp_ms=1, region="r", group="P", topic="T", message_id="ID1", tags="", keys="k", store_host="h:1",
     message_type=MessageType.COMMIT, transaction_id="TX", state="ROLLBACK_MESSAGE", from_check=True,
 )  # fmt: skip
+RECALL = RecallEvent(timestamp_ms=1, region="", group="P", topic="T", message_id="ID1", success=True)
 
 
-@pytest.mark.parametrize(("event", "fields"), [(PUB, 14), (BEFORE, 8), (AFTER, 9), (END, 13)])
+@pytest.mark.parametrize(("event", "fields"), [(PUB, 14), (BEFORE, 8), (AFTER, 9), (END, 13), (RECALL, 7)])
 def test_each_layout_has_its_number_of_fields_and_round_trips(event: object, fields: int) -> None:
     text = trace_codec.encode(event)  # type: ignore[arg-type]
     assert text.endswith("\x02")
@@ -48,11 +56,13 @@ def test_the_text_equals_javas_byte_for_byte() -> None:
     assert trace_codec.encode(PUB) == pub.replace("|", "\x01") + "\x02"
     assert trace_codec.encode(BEFORE) == "SubBefore\x011\x01null\x01G\x01R\x01ID1\x010\x01null\x02"
     assert trace_codec.encode(AFTER) == "SubAfter\x01R\x01ID1\x017\x01false\x01k\x014\x019\x01G\x02"
+    assert trace_codec.encode(RECALL) == "Recall\x011\x01null\x01P\x01T\x01ID1\x01true\x02"
 
 
 def test_keys_contain_the_id_and_each_business_key() -> None:
     assert trace_codec.keys(PUB) == ("ID1", "k1", "k2")
     assert trace_codec.keys(BEFORE) == ("ID1",)
+    assert trace_codec.keys(RECALL) == ("ID1",)
 
 
 def test_an_id_with_white_space_becomes_several_keys() -> None:

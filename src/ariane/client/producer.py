@@ -35,11 +35,11 @@ from ariane.client.sending.message_arguments import (
 )
 from ariane.client.sending.sender import MessageSender
 from ariane.client.tracing.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
-from ariane.errors import ArianeError, ClientClosed, RequestTimeout, RouteNotFound
+from ariane.errors import ArianeError, ClientClosed, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import RecallMessage
 
 log = logging.getLogger("ariane.client")
@@ -319,7 +319,12 @@ class Producer(Generic[P]):
         for addr in sender.master_addresses([sent.queue]):
             header = RecallMessage(sent.recall_handle or sent.offset_message_id, sent.queue.topic, self.group)
             timeout_ms = self._settings.send_timeout * 1000
-            await self._instance.peers.request_ok(addr, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
+            code = RequestCode.RECALL_MESSAGE
+            response = await self._instance.peers.request(addr, code, header, timeout_ms=timeout_ms)
+            if self.trace is not None:
+                await self.trace.on_recall(sent, is_success=response.code == ResponseCode.SUCCESS)
+            if response.code != ResponseCode.SUCCESS:
+                raise ReplyError(response.code, response.remark, addr)
             return
         raise RouteNotFound(
             sent.queue.topic, f"broker {sent.queue.broker}, which stores the message, has no address in the routes"

@@ -83,14 +83,14 @@ class EndTransactionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecallEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A delayed message was cancelled. Reported from 5.3.2 on."""
+    """A delayed message was recalled, or the broker refused it. Reported by Java's clients from 5.3.2 on."""
 
     timestamp_ms: int  # by the client's clock
     region: str  # of the broker
     group: str  # producer group
     topic: str  # target topic of the delayed message
     message_id: str  # unique id of the delayed message
-    success: bool  # False if the broker refused
+    success: bool  # False if the broker refused: the message was delivered or recalled before
 
 
 TraceEvent = PublishEvent | ConsumeStartEvent | ConsumeEndEvent | EndTransactionEvent | RecallEvent

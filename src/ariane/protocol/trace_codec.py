@@ -7,9 +7,9 @@
     EndTransaction  time region group topic id tags keys storeHost type transactionId state fromCheck
     Recall          time region group topic id success
 
-Written are the layouts that every 4.x and 5.x reader understands (14, 8, 9 and 13 fields with the name). Read is whatever
-clients from 4.4 to 5.3 and those in Go and C++ write: Pub 12–15, SubBefore 8–9, SubAfter 6–9, Recall 7, and records that run
-together: with access channel CLOUD, 4.9.5 to 5.3.0 write no end after a SubAfter.
+Written are the layouts that every 4.x and 5.x reader understands (14, 8, 9 and 13 fields with the name), and Recall of 5.3.2 (7),
+which earlier readers ignore. Read is whatever clients from 4.4 to 5.3 and those in Go and C++ write: Pub 12–15, SubBefore 8–9,
+SubAfter 6–9, Recall 7, and records that run together: with access channel CLOUD, 4.9.5 to 5.3.0 write no end after a SubAfter.
 """
 
 from __future__ import annotations

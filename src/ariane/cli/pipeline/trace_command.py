@@ -152,9 +152,8 @@ def _journey_table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         error = row["queueing_error_ms"]
         queued = "?" if row["queueing_ms"] is None else f"{row['queueing_ms']:,}ms" + (f"±{error}" if error else "")
-        result = (
-            "dead-lettered" if row["dead_lettered"] else row["result"] or row["transaction_state"] or "not consumed"
-        )
+        unconsumed = row["transaction_state"] or ("not consumed" if row["recalled_at"] is None else "recalled")
+        result = "dead-lettered" if row["dead_lettered"] else row["result"] or unconsumed
         table.add_row(
             row["message_id"],
             row["consumer_group"] or "",

@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 
 from ariane.client.instance.client_instance import ClientInstance
 from ariane.client.instance.hooks import ConsumeFinished, ConsumeStarted, SendEvent, TransactionEnd
-from ariane.client.instance.send_types import StoredSend
+from ariane.client.instance.send_types import SendResult, StoredSend
 from ariane.client.instance.settings import ProducerSettings, TraceSettings
 from ariane.client.sending import send_codec
 from ariane.client.sending.sender import MessageSender
@@ -31,6 +31,7 @@ from ariane.client.tracing.trace_records import (
     TraceBatch,
     TraceEntry,
     events_of_consume,
+    events_of_recall,
     events_of_send,
     events_of_stored,
     events_of_transaction_end,
@@ -114,7 +115,7 @@ class TraceDispatcher:
         self.dropped_keys = 0
         """Number of keys dropped because one trace message had too many; records cannot be found by them."""
         self._send = send  # the producer's send: traces use its connections and routes
-        self._group = group  # producer group in the records of `sends`
+        self._group = group  # producer group in the records of `sends` and recalls
         self._settings = settings  # topic, limits, and what to do when the queue is full
         # Limits that every record is compared with; a setting is a descriptor, which takes longer to read.
         self._queue_max, self._body_max, self._keys_max = settings.queue_max, settings.body_max, settings.keys_max
@@ -231,6 +232,13 @@ class TraceDispatcher:
     def on_transaction_end(self, event: TransactionEnd) -> Awaitable[None] | None:
         """Queue the record of the end of a transaction."""
         return self.record(events_of_transaction_end(event, self._settings.topic))
+
+    async def on_recall(self, sent: SendResult, *, is_success: bool) -> None:
+        """Queue the record of a recall that the broker has just accepted or refused. Waits as `record` says."""
+        answered_ms = self._clock.now_ms()
+        events = events_of_recall(sent, self._group, answered_ms, is_success, self._settings.topic)
+        if (waiting := self.record(events)) is not None:
+            await waiting
 
     def on_consume(self, event: ConsumeStarted | ConsumeFinished) -> Awaitable[None] | None:
         """Queue the records of a listener call."""

@@ -2,8 +2,8 @@
 
     SendEvent, TransactionEnd, ConsumeStarted, ConsumeFinished ─→ TraceEvent ─→ TraceEntry ─→ TraceBatch: one trace message
 
-Each message of a batch has a record of its own, and so has a refused send. A send without a response has none, because its
-message may or may not be stored.
+Each message of a batch has a record of its own, and so has a refused send or recall. A send or a recall without a response has
+none, because its message may or may not be stored or cancelled.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ariane.model.trace_event import (
     EndTransactionEvent,
     MessageType,
     PublishEvent,
+    RecallEvent,
     TraceEvent,
 )
 from ariane.protocol import trace_codec as trace_text
@@ -107,6 +108,24 @@ def events_of_transaction_end(event: TransactionEnd, trace_topic: str) -> list[T
             transaction_id=event.transaction_id,
             state=STATES[event.state],
             from_check=event.from_check,
+        )
+    ]
+
+
+def events_of_recall(
+    sent: SendResult, group: str, answered_ms: int, is_success: bool, trace_topic: str
+) -> list[TraceEvent]:
+    """Return one Recall record, as 5.3.2 writes it; none if the send of the message has no record."""
+    if sent.queue.topic.startswith(trace_topic) or not sent.trace_on:
+        return []
+    return [
+        RecallEvent(
+            timestamp_ms=answered_ms,
+            region=sent.region,
+            group=group,
+            topic=sent.queue.topic,
+            message_id=sent.message_id,
+            success=is_success,
         )
     ]
 

@@ -17,7 +17,14 @@ from ariane.model import clock_offset
 from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import dlq_topic, retry_topic
-from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, PublishEvent, TraceEvent
+from ariane.model.trace_event import (
+    ConsumeEndEvent,
+    ConsumeStartEvent,
+    EndTransactionEvent,
+    PublishEvent,
+    RecallEvent,
+    TraceEvent,
+)
 from ariane.protocol import trace_codec
 from ariane.reports.journey_steps import journey_steps
 from ariane.reports.trace_steps import TraceStep
@@ -185,8 +192,10 @@ def _facts_of(carried: Sequence[CarriedEvent], message_id: str) -> TracedMessage
     for event in events:
         if isinstance(event, PublishEvent | EndTransactionEvent) and event.topic:
             return TracedMessage(event.topic, event.tags, event.keys)
+    # The trace of a send may be deleted before its message is recalled; only the topic is in both.
+    topics = (event.topic for event in events if isinstance(event, RecallEvent))
     keys = (event.keys for event in events if isinstance(event, ConsumeStartEvent | ConsumeEndEvent))
-    return TracedMessage(keys=next(keys, ""))
+    return TracedMessage(next(topics, ""), keys=next(keys, ""))
 
 
 def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTrace:
