@@ -196,6 +196,26 @@ def test_recalls_are_traced_with_their_result(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_a_cancellation_by_an_operator_is_traced_if_the_send_is(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncLocalCluster(tmp_path) as servers, Admin(servers.namesrv) as admin:
+            events = []
+            for is_traced in (True, False):
+                async with Producer(servers.namesrv, "p", trace=is_traced) as producer:
+                    sent = await producer.send(Message(topic="T", body=b"no", delay=600))
+                await admin.cancel_delayed(sent.message_id)
+                carriers = (await admin.query_by_key("RMQ_SYS_TRACE_TOPIC", sent.message_id)).messages
+                events += [event for carrier in carriers for event in trace_codec.decode(carrier.body)[0]]
+            assert admin.notes == []
+            (pub,) = (event for event in events if isinstance(event, PublishEvent))
+            (recalled,) = (event for event in events if isinstance(event, RecallEvent))
+            assert (recalled.message_id, recalled.success) == (pub.message_id, True)
+            assert (recalled.topic, recalled.group, recalled.region) == ("T", "p", pub.region)
+            assert pub.timestamp_ms <= recalled.timestamp_ms
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_batches_accept_only_delay_level_0(tmp_path: Path) -> None:
     async def run() -> None:
         async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:

@@ -75,6 +75,7 @@ class ScriptedBroker:
         self.body, self.sys_flag, self.due_text = body, sys_flag, due_text
         self.recalled: list[Any] = []
         self.is_down = False
+        self.trace_route_code = ResponseCode.TOPIC_NOT_EXIST
 
     async def request(
         self, addr: str, code: int, header: Any = None, body: bytes = b"", *, timeout_ms: float = 0
@@ -112,6 +113,8 @@ class ScriptedBroker:
                 return self._answer(body=self._timer(header.offset // 1000))
             case RequestCode.QUERY_MESSAGE:
                 return self._query(topic, header.key)
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                return Command(self.trace_route_code, remark="no route")
             case RequestCode.RECALL_MESSAGE:
                 self.recalled.append(header)
                 return Command(self.recall_code, remark="unknown request code")
@@ -218,6 +221,18 @@ def test_a_timer_is_cancelled_by_the_handle_that_5x_brokers_understand_too() -> 
     asyncio.run(admin_of(broker).cancel_delayed("T0"))
     assert [header.recall_handle for header in broker.recalled] == [ids.recall_handle("orders", "b", FAR_MS, "T0")]
     assert broker.recalled[0].topic == "orders"
+
+
+def test_a_cancellation_that_cannot_be_traced_is_reported() -> None:
+    for code, notes in (
+        (ResponseCode.TOPIC_NOT_EXIST, 0),  # a cluster without traces
+        (ResponseCode.SYSTEM_BUSY, 1),
+    ):
+        broker = ScriptedBroker(timers=[FAR_MS])
+        broker.trace_route_code = code
+        admin = admin_of(broker)
+        assert asyncio.run(admin.cancel_delayed("T0")).topic == "orders"
+        assert [note.startswith("Could not trace the cancellation of T0: ") for note in admin.notes] == [True] * notes
 
 
 def test_a_broker_without_recall_is_named_with_its_version() -> None:

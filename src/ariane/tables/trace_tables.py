@@ -127,7 +127,8 @@ JOURNEYS = TableSchema(
         "delay_ms BIGINT": "time for which the broker held the message back (delay, transaction); null: unknown",
         "sends BIGINT": "number of traced sends of this id",
         "sent_ok BOOLEAN": "whether one of them succeeded; null if none was traced",
-        "recalled_at TIMESTAMP": "producer's clock: the delayed message was recalled",
+        "recalled_at TIMESTAMP": "producer's clock, or that of the machine of an operator who cancelled it: the delayed message "
+        "was recalled",
         f"transactions ARRAY<{DECISION}>": "decisions sent by producers (their clocks), in order; null if none was traced",
         "transaction_state STRING": "COMMIT_MESSAGE or ROLLBACK_MESSAGE: the last such decision; UNKNOW: only that was sent; "
         "null: none was traced",

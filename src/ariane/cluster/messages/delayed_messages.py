@@ -3,6 +3,7 @@
     SCHEDULE_TOPIC_XXXX, queue = level - 1    from the position of the level (45) on; due at store time + delay of the level (26)
     rmq_sys_wheel_timer, queue 0              entries (321) with a later due time, without those cancelled in queue 1
     cancel ─→ RECALL_MESSAGE (370)            of Ariane and Apache 5.x; a message of a level cannot be cancelled
+           └→ trace topic                     a Recall record, if the send of the message is traced
 
 Only pending messages are fetched: the entries of a queue have the due times of its messages.
 """
@@ -20,8 +21,9 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change
 from ariane.cluster.messages.message_query import MessageOperations, to_message
+from ariane.cluster.messages.message_sending import MessageSendOperations
 from ariane.cluster.messages.queue_reading import QueueServer
-from ariane.errors import ArianeError, ProtocolError, ReplyError
+from ariane.errors import ArianeError, ProtocolError, ReplyError, RouteNotFound
 from ariane.model import ids
 from ariane.model.message import (
     COMPRESSED,
@@ -29,12 +31,14 @@ from ariane.model.message import (
     REAL_TOPIC,
     TIMER_OUT_MS,
     UNIQ_KEY,
+    Message,
     MessageQueue,
     ReceivedMessage,
     parse_ms,
 )
-from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
-from ariane.protocol import fastjson, java_properties
+from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRACE_TOPIC
+from ariane.model.trace_event import PublishEvent, RecallEvent
+from ariane.protocol import fastjson, java_properties, trace_codec
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.records import record
 from ariane.protocol.requests.admin import DelayOffsetTable
@@ -95,7 +99,7 @@ class DelayedFilter(NamedTuple):
         return self.due_until_ms is None or due_ms <= self.due_until_ms
 
 
-class DelayedOperations(MessageOperations):
+class DelayedOperations(MessageOperations, MessageSendOperations):
     """Operations on delayed messages."""
 
     async def list_delayed(self, selection: DelayedFilter | None = None, *, limit: int = LIMIT) -> DelayedResult:
@@ -140,8 +144,10 @@ class DelayedOperations(MessageOperations):
                 return delayed
         raise found.not_found("pending delayed message", message_id)
 
-    async def cancel_delayed(self, message_id: str) -> DelayedMessage:
+    async def cancel_delayed(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> DelayedMessage:
         """Cancel a pending message with a delivery time, and return it.
+
+        If its send is in the trace topic, a record of the recall is added. `notes` has the reason if that fails.
 
         Raises:
             NotFound: no pending delayed message has this id.
@@ -171,7 +177,33 @@ class DelayedOperations(MessageOperations):
                 f"{server.broker} {server.addr} runs {await self._version(server)}, which does not support"
                 " RECALL_MESSAGE (370): delayed messages can be cancelled on Ariane and Apache RocketMQ 5.3.2 or later"
             ) from None
+        if not self.is_dry_run:
+            await self._trace_cancel(message.message_id, trace_topic)
         return delayed
+
+    async def _trace_cancel(self, message_id: str, trace_topic: str) -> None:
+        """Write the record that the producer of a traced message would have written if it had recalled the message."""
+        try:
+            carriers = (await self.query_by_key(trace_topic, message_id)).messages
+            events = [event for carrier in carriers for event in trace_codec.decode(carrier.body)[0]]
+            sends = [event for event in events if isinstance(event, PublishEvent) and event.message_id == message_id]
+            if not sends:
+                return
+            recall = RecallEvent(
+                timestamp_ms=SYSTEM_CLOCK.now_ms(),
+                region=sends[0].region,
+                group=sends[0].group,
+                topic=sends[0].topic,
+                message_id=message_id,
+                success=True,
+            )
+            body, keys = trace_codec.encode(recall).encode(), trace_codec.keys(recall)
+            async with self.open_producer() as producer:
+                await producer.send(Message(topic=trace_topic, body=body, keys=keys))
+        except RouteNotFound:
+            return  # the cluster has no traces
+        except ArianeError as error:
+            self.notes.append(f"Could not trace the cancellation of {message_id}: {error}")
 
     # --- levels ---
 

@@ -168,7 +168,7 @@ async def cancel_delayed(services: ConsoleServices, message_id: str, form: Cance
     if not form.is_dry_run:
         check_confirmed(form, message_id, label="the id of the message, ", done="cancelled")
     admin = services.admin(is_dry_run=form.is_dry_run)
-    delayed = await admin.cancel_delayed(message_id)
+    delayed = await admin.cancel_delayed(message_id, trace_topic=services.settings.trace_topic)
     return result_of(admin, f"{form.verb('cancel', 'cancelled')} delayed message {message_id} of topic {delayed.topic}")
 
 
