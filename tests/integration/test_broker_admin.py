@@ -225,6 +225,15 @@ def test_system_topics_include_broker_specific_topics(tmp_path: Path) -> None:
     against_broker(config(tmp_path, trace_topic_enable=True, msg_trace_topic_name="MY_TRACES"), work)
 
 
+def test_a_topic_with_the_name_of_the_broker_is_rejected_with_the_reason(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        answer = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("broker-a", "TBW102", 4, 4, 6))
+        reason = "the topic[broker-a] is conflict with system topic: it is the name of this broker"
+        assert (answer.code, answer.remark) == (1, reason)
+
+    against_broker(config(tmp_path), work)
+
+
 def test_consume_queue_entries_are_listed_with_filter_results(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         for tag in ("a", "b", "a"):

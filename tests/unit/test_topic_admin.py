@@ -58,6 +58,7 @@ BROKERS = {
     "broker-a": BrokerData({0: MASTER, 1: SLAVE}, "broker-a", "C"),
     "broker-b": BrokerData({0: OTHER}, "broker-b", "C"),
 }
+SERVERS = [BrokerServer("C", "broker-a", 0, MASTER), BrokerServer("C", "broker-b", 0, OTHER)]
 ROUTE = TopicRoute(
     tuple(BROKERS.values()), {}, None, (QueueData("broker-a", 6, 4, 0, 3), QueueData("broker-b", 6, 8, 1, 8))
 )
@@ -244,6 +245,23 @@ def test_deleting_a_group_keeps_the_routes_of_other_clusters_and_of_failed_broke
 def test_invalid_topics_are_not_sent(name: str, queues: int) -> None:
     with pytest.raises(ConfigError):
         run({}, lambda admin: admin.create_topic(name, queues=queues))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("broker-b", "broker"), ("C", "cluster")])
+def test_the_names_of_servers_are_no_topics(name: str, kind: str) -> None:
+    """Brokers have a topic with their own name and one with that of their cluster, and reject changes of both."""
+    works: list[Callable[[Admin], Awaitable[Any]]] = [
+        lambda admin: admin.create_topic(name),
+        lambda admin: admin.check_topic_is_new(name, SERVERS),
+        lambda admin: admin.change_topic(name, queues=4),
+    ]
+    for work in works:
+        with pytest.raises(ConfigError, match=f"topic = '{name}': is the {kind}'s own name, .*; use another name"):
+            run({}, work)
+    others = [server for server in SERVERS if server.broker == "broker-a"]
+    script = accept(CODE.UPDATE_AND_CREATE_TOPIC, MASTER)
+    changes, _ = run(script, lambda admin: admin.create_topic("broker-b", servers=others))
+    assert [change.addr for change in changes] == [MASTER]
 
 
 def test_an_existing_topic_is_found_on_the_brokers_that_have_it() -> None:

@@ -19,6 +19,7 @@ from ariane.model.topic import (
 )
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
+from ariane.protocol.requests.routing import MASTER_ID
 
 READ_WRITE = PERM_READ | PERM_WRITE
 QUEUES = 8  # of a new topic on each broker, as Java's mqadmin creates it
@@ -59,7 +60,7 @@ class TopicOperations(TopicQueries, TopicDeletionOperations):
             servers: Masters that get the topic (`select_brokers`); None: all.
 
         Raises:
-            ConfigError: the name or a number of queues is invalid.
+            ConfigError: the name or a number of queues is invalid, or the name is that of a selected broker or cluster.
             ServerUnavailable: no master is registered.
             PartialFailure: some brokers rejected the request or did not respond.
         """
@@ -90,8 +91,8 @@ class TopicOperations(TopicQueries, TopicDeletionOperations):
         Raises:
             ConfigError, PartialFailure: as `create_topic`.
         """
-        for _, config in configs:
-            _check(config)
+        for server, config in configs:
+            _check(config, server)
         return await self.change(*(_put_change(server.addr, config) for server, config in configs))
 
     async def check_topic_is_new(self, topic: str, servers: Sequence[BrokerServer]) -> None:
@@ -99,7 +100,10 @@ class TopicOperations(TopicQueries, TopicDeletionOperations):
 
         Raises:
             AlreadyExists: one of them has it.
+            ConfigError: it is the name of one of these brokers or clusters.
         """
+        for server in servers:
+            _check_name(topic, server)
         try:
             route = await self.fetch_route(topic)
         except RouteNotFound:
@@ -136,7 +140,12 @@ class TopicOperations(TopicQueries, TopicDeletionOperations):
         """
         route = await self.fetch_route(topic)
         by_name = {data.broker_name: data for data in route.queue_datas}
-        masters = {data.master: by_name[data.broker_name] for data in route.broker_datas if data.master}
+        servers_by_addr = {
+            data.master: BrokerServer(data.cluster, data.broker_name, MASTER_ID, data.master)
+            for data in route.broker_datas
+            if data.master
+        }
+        masters = {addr: by_name[server.broker] for addr, server in servers_by_addr.items()}
         selected = list(masters) if servers is None else [server.addr for server in servers if server.addr in masters]
         if not selected:
             names = ", ".join(server.addr for server in servers or ())
@@ -151,7 +160,7 @@ class TopicOperations(TopicQueries, TopicDeletionOperations):
                 perm=data.perm if perm is None else perm,
                 topic_sys_flag=data.topic_sys_flag,
             )
-            _check(config)
+            _check(config, servers_by_addr[addr])
             changes.append(TopicChange(addr, data.perm, config))
         await self.change(*(_put_change(change.addr, change.config, "change") for change in changes))
         return changes
@@ -196,7 +205,15 @@ class TopicOperations(TopicQueries, TopicDeletionOperations):
         return await self.delete_kv(ORDER_NAMESPACE, topic)
 
 
-def _check(config: TopicConfig) -> None:
+def _check_name(topic: str, server: BrokerServer) -> None:
+    for kind, name in (("broker", server.broker), ("cluster", server.cluster)):
+        if topic == name:
+            fix = f"is the {kind}'s own name, which RocketMQ reserves for a system topic; use another name"
+            raise ConfigError("topic", topic, fix)
+
+
+def _check(config: TopicConfig, server: BrokerServer) -> None:
+    _check_name(config.topic_name, server)
     if fault := topic_name_fault(config.topic_name):
         raise ConfigError("topic", config.topic_name, fault)
     for key, queues in (("queues", config.read_queue_nums), ("write queues", config.write_queue_nums)):

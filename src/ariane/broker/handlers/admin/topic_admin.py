@@ -137,4 +137,5 @@ class TopicAdminHandler:
         if fault := topic_name_fault(name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         if is_system_topic(name) or name in protected_topics(self.config):
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the topic[{name}] is conflict with system topic")
+            reason = ": it is the name of this broker" if name == self.config.broker_name else ""
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the topic[{name}] is conflict with system topic{reason}")
