@@ -105,6 +105,12 @@ def only_ends(second: float, end: int) -> Sample:
     return sample(second, topics=(frames.ends(second, (0, 0, end)),))
 
 
+def progress(second: float, *committed: int | None) -> Sample:
+    """Return a sample of a group in several queues."""
+    queues = [(number, offset, 0, 1000, None) for number, offset in enumerate(committed)]
+    return sample(second, groups=(frames.group(second, *queues),), counters=(frames.got(second, 1.0),))
+
+
 RESET = [*state(5, 50, 100, age=1), *state(15, 70, 100, age=1), *state(25, 0, 100, age=1)]
 CASES = {
     "article": [
@@ -125,6 +131,10 @@ CASES = {
     "removed": [sample(5, groups=(frames.group(5, (0, 10, 40, 100, None)),))],
     "no group": [only_ends(5, 100), only_ends(25, 300)],
     "bucket's edge": [*state(-5, 50, 100, age=1), *state(5, 70, 100, age=1)],
+    "second queue begins later": [
+        progress(5, 0, None), progress(15, 500, None), progress(25, 540, 40), progress(35, 580, 80), progress(45, 620, 120),
+    ],
+    "queue added": [progress(5, 0), progress(15, 100), progress(25, 200, 0), progress(35, 300, 30)],
     "growing": [*state(5, 50, 100, age=1), *state(15, 60, 200, age=1)],
 }  # fmt: skip
 
@@ -227,6 +237,14 @@ def test_the_lag_is_unknown_if_one_queue_is_unknown(minutes: dict[str, list[Row]
     (row,) = minutes["no ends"]
     assert (row["queues"], row["consumed_tps"], row["lag"], row["drain_s"]) == (2, 3.0, None, None)
     assert "queue bounds unknown" in row["flags"]
+
+
+def test_rate_and_seconds_are_of_the_same_messages(minutes: dict[str, list[Row]]) -> None:
+    """A group's first minutes: some queues have no committed offset yet, or do not exist yet."""
+    (row,) = minutes["second queue begins later"]
+    assert (row["seconds"], row["consumed_tps"] * row["seconds"]) == (40.0, 620 + 40 + 40)
+    (row,) = minutes["queue added"]
+    assert (row["seconds"], row["consumed_tps"] * row["seconds"]) == (30.0, 300 + 30)
 
 
 def test_messages_removed_before_consumption_are_counted(minutes: dict[str, list[Row]]) -> None:

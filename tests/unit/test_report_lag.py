@@ -140,6 +140,12 @@ def test_the_time_range_shows_the_maximum_lag_and_every_warning(tmp_path: Path) 
     assert sheet(reported(tmp_path / "other", [minute(0)], group="H"), "Groups over the time range") == []
 
 
+def test_a_partly_covered_minute_counts_by_its_time(tmp_path: Path) -> None:
+    first = minute(0, seconds=20.0, produced_tps=80.0, consumed_tps=40.0)
+    (row,) = sheet(reported(tmp_path, [first, minute(1), minute(2)]), "Groups over the time range")
+    assert (row["in"], row["consumed"]) == ((80 * 20 + 5 * 60) / 80, (40 * 20 + 10 * 60) / 80)
+
+
 def test_past_outages_of_a_broker_or_the_collector_are_reported(tmp_path: Path) -> None:
     samples = [
         broker(second, error="refused" if second == 5 else None, dropped_samples=9 if second == 5 else 0)

@@ -42,7 +42,7 @@ def create_by_minute(sql: DuckDBPyConnection, topic: str | None, group: str | No
             FROM (SELECT DISTINCT consumer_group, topic, window_start FROM whole) JOIN seen USING (consumer_group, topic)
             WHERE first_at <= window_start GROUP BY ALL
         )
-        SELECT consumer_group, topic, window_start, {sums}, max(oldest_age_ms) AS oldest_age_ms,
+        SELECT consumer_group, topic, window_start, {sums}, max(seconds) AS seconds, max(oldest_age_ms) AS oldest_age_ms,
                list_distinct(flatten(list(coalesce(flags, [])))) AS flags,
                coalesce(bool_or(whole.delivered_slaves_tps > 0), false) OR coalesce(
                    count(whole.delivered_master_tps) = any_value(brokers) AND sum(whole.delivered_master_tps) = 0
@@ -97,7 +97,9 @@ def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
         ), by_group AS (
             SELECT consumer_group, topic, string_agg(remark, ', ' ORDER BY remark) AS remarks FROM remarks GROUP BY ALL
         )
-        SELECT consumer_group, topic, count(*) AS minutes, avg(produced_tps) AS produced, avg(consumed_tps) AS consumed,
+        SELECT consumer_group, topic, count(*) AS minutes,
+               sum(produced_tps * seconds) / sum(seconds) FILTER (produced_tps IS NOT NULL) AS produced,
+               sum(consumed_tps * seconds) / sum(seconds) FILTER (consumed_tps IS NOT NULL) AS consumed,
                100 * sum(delivered_slaves_tps) FILTER (delivered_master_tps IS NOT NULL)
                / nullif(sum(delivered_master_tps + delivered_slaves_tps), 0) AS share,
                max(lag) AS greatest, arg_max(window_start, lag) AS greatest_at, max(oldest_age_ms) AS oldest,

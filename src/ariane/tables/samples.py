@@ -112,9 +112,11 @@ CONSUMPTION = TableSchema(
         "topic STRING": "",
         "consumer_group STRING": "null: the topic itself",
         "queues BIGINT": "number of queues included",
-        "seconds DOUBLE": "time between the samples from which the rates are computed",
-        "produced_tps DOUBLE": "messages stored per second, from the max offsets of the queues",
-        "consumed_tps DOUBLE": "messages confirmed by the group per second, from its committed offsets",
+        "seconds DOUBLE": "time between the samples from which the rates are computed. consumed_tps × seconds is the number of "
+        "messages confirmed in it; without a group, produced_tps × seconds that of messages stored",
+        "produced_tps DOUBLE": "messages stored per second of this time, from the max offsets of the queues",
+        "consumed_tps DOUBLE": "messages confirmed by the group per second of this time, from its committed offsets. A step in "
+        "which the offset of a queue is new or moved back adds nothing for this queue",
         "delivered_master_tps DOUBLE": "messages per second delivered to the group according to the master; this is the TPS that "
         "consoles show",
         "delivered_slaves_tps DOUBLE": "the same for all slaves together; 0 if there are none",

@@ -1,6 +1,6 @@
 """samples_* → consumption: per minute, messages stored, confirmed by groups, delivered by each role, and pending.
 
-    samples_queues   consecutive samples of a queue → its rates     ─┐ summed over queues
+    samples_queues   consecutive samples of a queue → its messages  ─┐ summed over queues
                      the last sample of the minute → its lag         ├→ one row per minute, broker, topic, group
     samples_counters the last sample of the minute → deliveries      │
     samples_brokers  brokers that did not respond                   ─┘
@@ -101,9 +101,7 @@ def _of_queues(pairs: DataFrame) -> DataFrame:
     last = F.struct("sampled_at", "collector")
     age_at = F.when(F.col("oldest_age_ms").isNotNull(), last)
     return pairs.groupBy("window_start", *QUEUE).agg(
-        (F.sum("consumed_ok") / F.sum("consumed_s")).alias("consumed_tps"),
-        (F.sum("produced_ok") / F.sum("produced_s")).alias("produced_tps"),
-        F.coalesce(F.sum("consumed_s"), F.sum("produced_s")).alias("seconds"),
+        *(F.sum(name).alias(name) for name in ("consumed_ok", "consumed_s", "produced_ok", "produced_s")),
         F.max_by("lag", last).alias("lag"),
         F.min_by("lag", last).alias("first_lag"),
         F.max_by("oldest_age_ms", age_at).alias("age_ms"),
@@ -131,9 +129,11 @@ def _of_groups(queues: DataFrame) -> DataFrame:
     has_lag = F.col("lag") > 0
     return queues.groupBy(*GROUP).agg(
         F.count(F.lit(1)).alias("queues"),
-        F.max("seconds").alias("seconds"),
-        _sum_or_null("produced_tps").alias("produced_tps"),
-        _sum_or_null("consumed_tps").alias("consumed_tps"),
+        F.coalesce(F.max("consumed_s"), F.max("produced_s")).alias("seconds"),
+        # Queues with a shorter time (first committed offset, reset) add the messages known of them: their rates, each of
+        # another time, would add up to more messages than there were.
+        (_sum_or_null("produced_ok") / F.max("produced_s")).alias("produced_tps"),
+        (_sum_or_null("consumed_ok") / F.max("consumed_s")).alias("consumed_tps"),
         _sum_or_null("lag").alias("lag"),
         (_sum_or_null("lag") - _sum_or_null("first_lag")).alias("lag_change"),
         F.max(F.when(has_lag, F.col("age_ms"))).alias("oldest_age_ms"),
