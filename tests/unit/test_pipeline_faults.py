@@ -98,6 +98,35 @@ def test_an_error_of_spark_is_one_line_and_its_traceback_is_in_the_log(tmp_path:
     assert "at a.b.C" in log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (
+            "StandaloneSchedulerBackend: Application has been killed. Reason: Master removed our application: KILLED",
+            "Master removed our application: KILLED",
+        ),
+        (
+            "StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up.",
+            "All masters are unresponsive! Giving up.",
+        ),
+        (
+            "YarnClientSchedulerBackend: YARN application has exited unexpectedly with state KILLED! Check the logs.",
+            "YARN application has exited unexpectedly with state KILLED! Check the logs.",
+        ),
+    ],
+)
+def test_the_reason_why_the_cluster_removed_the_application_is_reported(line: str, reason: str, tmp_path: Path) -> None:
+    errors = pytest.importorskip("pyspark.errors", reason="needs pyspark: pip install 'ariane[spark]'")
+    log = tmp_path / "spark.log"
+    log.write_text(f"greeting\n26/01/01 10:00:00 ERROR {line}\norg.apache.spark.SparkException: Exiting\n")
+    consequence = (
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext …"
+    )
+    with pytest.raises(ArianeError) as failed, restarts.single_line_errors(log, threading.Event()):
+        raise errors.PySparkException(consequence)
+    assert str(failed.value) == f"Spark failed: {reason}; see {log} for the whole error"
+
+
 def test_a_jvm_that_ends_while_the_jobs_stop_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
     stop = threading.Event()

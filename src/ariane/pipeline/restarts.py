@@ -25,6 +25,8 @@ TRANSIENT = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)|"
     r"Python daemon failed to launch worker|Failed to open socket to Python daemon"
 )
+# Spark logs why the cluster removed the application; every error after that only says that the SparkContext is stopped.
+REMOVED = re.compile(r"Application has been killed\. Reason: (.*)|(YARN application has exited unexpectedly .*)")
 MAX_LINE_CHARS = 300
 
 Report = Callable[[str], None]
@@ -89,9 +91,10 @@ def single_line_errors(log: Path, stop: threading.Event) -> Iterator[None]:
     except Exception as error:
         if not _is_of_spark(error):
             raise
+        cause = removal_reason(log) or first_line(error)
         with log.open("a", encoding="utf-8") as file:
             file.write("".join(traceback.format_exception(error)))
-        reason = "Spark ended while the jobs were stopping" if stop.is_set() else f"Spark failed: {first_line(error)}"
+        reason = "Spark ended while the jobs were stopping" if stop.is_set() else f"Spark failed: {cause}"
         raise ArianeError(f"{reason}; see {log} for the whole error") from error
 
 
@@ -107,9 +110,18 @@ def _is_of_spark(error: Exception) -> bool:
     return isinstance(error, PySparkException | Py4JError | ConnectionError)
 
 
+def removal_reason(log: Path) -> str | None:
+    """Return why the cluster removed the application, from Spark's log; None if it did not."""
+    match = REMOVED.search(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else None
+    return _short(match[1] or match[2]) if match else None
+
+
 def first_line(error: Exception) -> str:
     """Return the line of an error that names the cause, without Spark's line about the failed call."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith("An error occurred while calling")]
-    line = causes[0] if causes else type(error).__name__
+    return _short(causes[0] if causes else type(error).__name__)
+
+
+def _short(line: str) -> str:
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}…"
