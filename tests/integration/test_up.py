@@ -35,7 +35,7 @@ def up(home: Path, ports: tuple[int, int], *options: str) -> Iterator[subprocess
             process.wait(30)
 
 
-def until(reached: Callable[[], bool], seconds: float = 30) -> None:
+def until(reached: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline, "waited in vain"
