@@ -21,6 +21,7 @@ from ariane.client.instance.client_instance import ClientInstance
 from ariane.clock import SystemClock
 from ariane.cluster.admin import Admin
 from ariane.console.app import create_app
+from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.model.message import Message, ReceivedMessage
@@ -64,7 +65,9 @@ class Console(NamedTuple):
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     home = tmp_path_factory.mktemp("console")
-    with LocalCluster(home / "broker", **BROKER) as servers:
+    with LocalCluster(home / "broker", **BROKER) as servers, pytest.MonkeyPatch.context() as patch:
+        # On a busy machine a broker may need more than the second after which the console counts it as silent.
+        patch.setitem(GuardedPool.__init__.__kwdefaults__, "limit_ms", 30_000.0)
         traffic = asyncio.run(traced_traffic(servers))
         settings = ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "console")
         with TestClient(create_app(open_services(settings)), base_url="http://127.0.0.1") as client:

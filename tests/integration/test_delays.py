@@ -177,7 +177,7 @@ def test_a_producer_recalls_a_message(tmp_path: Path) -> None:
 
 def test_recalls_are_traced_with_their_result(tmp_path: Path) -> None:
     async def run() -> None:
-        async with AsyncLocalCluster(tmp_path) as servers:
+        async with AsyncLocalCluster(tmp_path, trace_topic_enable=True) as servers:
             async with Producer(servers.namesrv, "p", trace=True) as producer:
                 sent = await producer.send(Message(topic="T", body=b"no", delay=600))
                 await producer.recall(sent)
@@ -198,7 +198,7 @@ def test_recalls_are_traced_with_their_result(tmp_path: Path) -> None:
 
 def test_a_cancellation_by_an_operator_is_traced_if_the_send_is(tmp_path: Path) -> None:
     async def run() -> None:
-        async with AsyncLocalCluster(tmp_path) as servers, Admin(servers.namesrv) as admin:
+        async with AsyncLocalCluster(tmp_path, trace_topic_enable=True) as servers, Admin(servers.namesrv) as admin:
             events = []
             for is_traced in (True, False):
                 async with Producer(servers.namesrv, "p", trace=is_traced) as producer:
