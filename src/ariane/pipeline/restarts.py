@@ -112,7 +112,10 @@ def _is_of_spark(error: Exception) -> bool:
 
 def removal_reason(log: Path) -> str | None:
     """Return why the cluster removed the application, from Spark's log; None if it did not."""
-    match = REMOVED.search(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else None
+    if not log.exists():
+        return None
+    with log.open(encoding="utf-8", errors="replace") as lines:  # a log of weeks may not fit into the memory
+        match = next(filter(None, map(REMOVED.search, lines)), None)
     return _short(match[1] or match[2]) if match else None
 
 
