@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ariane.reports.tables.table_views import split_type
 from ariane.tables import TableSchema
+from ariane.tables.table import split_type
 from ariane.tables.table_format import CURRENT, DataFile, TableVersion, read_version
 
 SIMPLE = {

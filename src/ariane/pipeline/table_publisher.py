@@ -23,9 +23,9 @@ import msgspec
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ariane.clock import ms_of
+from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ConfigError, StoreError
-from ariane.tables import TableSchema
+from ariane.tables import TableSchema, delta_log
 from ariane.tables.table_format import (
     BUCKET,
     LOCK,
@@ -76,6 +76,9 @@ def lock_tables(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
                 raise ConfigError("home", str(home), fix) from None
             for path in uncommitted_directories(home, table):
                 shutil.rmtree(path)
+            version = read_version(home, table)
+            if version is not None:
+                delta_log.record_version(home, table, version, SYSTEM_CLOCK.now_ms())
         yield
 
 
@@ -165,7 +168,7 @@ def commit(home: Path, table: TableSchema, change: TableChange, now_ms: int) -> 
             now_ms=now_ms,
         )
         version = msgspec.structs.replace(version, schema=table.schema, as_of_ms=as_of_ms, applied=dict(change.applied))
-        write_version(home, table, version)
+        _publish(home, table, former, version, now_ms)
         return version
 
 
@@ -218,8 +221,13 @@ def expire(home: Path, table: TableSchema, first_bucket: str, now_ms: int) -> Ta
         if not any(is_expired(file) for file in former.files):
             return None
         version = former.replace(removed=is_expired, now_ms=now_ms)
-        write_version(home, table, version)
+        _publish(home, table, former, version, now_ms)
         return version
+
+
+def _publish(home: Path, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
+    write_version(home, table, version)
+    delta_log.record_version(home, table, version, now_ms, former=former)
 
 
 def _write_files(

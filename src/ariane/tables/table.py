@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -49,6 +50,27 @@ class TableSchema(NamedTuple):
     @property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+
+def split_type(ddl: str) -> tuple[str, list[str]]:
+    """Return ARRAY, MAP or STRUCT, and the parts between its angle brackets.
+
+    Raises:
+        KeyError: another type.
+    """
+    match = re.fullmatch(r"(ARRAY|MAP|STRUCT)<(.*)>", ddl, re.DOTALL)
+    if match is None:
+        raise KeyError(ddl)
+    kind, inside = match.groups()
+    # Commas within nested types do not separate parts.
+    parts, depth = [""], 0
+    for char in inside:
+        depth += (char == "<") - (char == ">")
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return kind, [part.strip() for part in parts]
 
 
 def markdown_page(table: TableSchema) -> str:

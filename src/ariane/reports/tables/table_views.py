@@ -9,7 +9,6 @@ by bucket or by time from the list (`files_between`), and inside of a file by it
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ariane.tables import TableSchema
+from ariane.tables.table import split_type
 from ariane.tables.table_format import DataFile, data_paths
 
 if TYPE_CHECKING:
@@ -151,24 +151,3 @@ def sql_type(ddl: str) -> str:
         return f"MAP({', '.join(map(sql_type, parts))})"
     fields = (part.split(":", 1) for part in parts)
     return "STRUCT(" + ", ".join(f'"{name.strip()}" {sql_type(inner.strip())}' for name, inner in fields) + ")"
-
-
-def split_type(ddl: str) -> tuple[str, list[str]]:
-    """Return ARRAY, MAP or STRUCT, and the parts between its angle brackets.
-
-    Raises:
-        KeyError: another type.
-    """
-    match = re.fullmatch(r"(ARRAY|MAP|STRUCT)<(.*)>", ddl, re.DOTALL)
-    if match is None:
-        raise KeyError(ddl)
-    kind, inside = match.groups()
-    # Commas within nested types do not separate parts.
-    parts, depth = [""], 0
-    for char in inside:
-        depth += (char == "<") - (char == ">")
-        if char == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return kind, [part.strip() for part in parts]
