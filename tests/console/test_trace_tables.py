@@ -37,7 +37,7 @@ from ariane.tables import CLOCKS, JOURNEYS
 from ariane.tables.time_buckets import bucket_of_id
 from tables_on_disk import put
 
-PRODUCER_IP, CONSUMER_IP = "10.0.0.2", "fd00::3"
+PRODUCER_IP, CONSUMER_IP, NAT_IP = "10.0.0.2", "fd00::3", "10.0.0.7"
 
 
 @pytest.fixture
@@ -49,14 +49,18 @@ def tables(tmp_path: Path) -> Path:
         for group in ("billing", "mail")
     ]
     put(tmp_path, JOURNEYS, rows, bucket=bucket_of_id(ID, T0_MS), as_of_ms=T0_MS + 60_000)
-    hour = T0.replace(minute=0, second=0, microsecond=0)
-    bounds: list[tuple[str, Any, int | None, int | None]] = [
-        (PRODUCER_IP, hour, -1_210, -1_195), (PRODUCER_IP, hour, -1_203, -1_190), (CONSUMER_IP, hour, -2, None),
-        (CONSUMER_IP, hour + timedelta(hours=9), 500, 600), ("10.0.0.99", hour, 1, 2),
+    minute = T0.replace(second=0, microsecond=0)
+    bounds: list[tuple[str, str | None, Any, int | None, int | None]] = [
+        (PRODUCER_IP, None, minute, -1_210, -1_195), (PRODUCER_IP, None, minute, -1_203, -1_190),
+        (PRODUCER_IP, None, minute + timedelta(minutes=1), -1_201, -1_196),
+        (PRODUCER_IP, None, minute - timedelta(minutes=1), 9, -9),  # the clock was set
+        (CONSUMER_IP, None, minute, -2, None), (CONSUMER_IP, None, minute + timedelta(hours=9), 500, 600),
+        (NAT_IP, "PROCESS1", minute, 1, 2), (NAT_IP, "PROCESS2", minute, 1, 2), ("10.0.0.99", None, minute, 1, 2),
     ]  # fmt: skip
     clocks = [
-        {"host": host, "hour": at, "lower_ms": lower, "upper_ms": upper, "messages": 1, "sends": 1, "deliveries": 1, "discarded": 0}
-        for host, at, lower, upper in bounds
+        {"host": host, "client": client, "minute": at, "lower_ms": lower, "upper_ms": upper, "messages": 1, "sends": 1,
+         "deliveries": 1, "discarded": 0}
+        for host, client, at, lower, upper in bounds
     ]  # fmt: skip
     put(tmp_path, CLOCKS, clocks)
     return tmp_path
@@ -71,7 +75,7 @@ def test_steps_facts_and_clocks_are_read(tables: Path) -> None:
     found = read_table_trace(tables, ID, T0_MS + 90_000)
     assert [step.kind.value for step in found.steps] == ["send", "store", "delivery", "delivery"]
     assert found.facts == TracedMessage("orders", "new", "ORDER-1 CUSTOMER-7")
-    # The closest bounds of all rows of the hour; other hours and other hosts do not count.
+    # Bounds of all of these minutes; other times and other hosts do not count, nor does an address with several clocks.
     assert found.clocks == {PRODUCER_IP: (-1_203, -1_195), CONSUMER_IP: (-2, None)}
     assert found.as_of_ms == T0_MS + 60_000
 

@@ -90,6 +90,29 @@ def test_two_clocks_behind_one_address_do_not_contradict_each_other(spark: Spark
     assert measured["stored_exact"] is True
 
 
+def test_measured_clients_do_not_affect_another_client_of_their_address(spark: SparkSession) -> None:
+    """Two measured clients at ±500 ms, as many messages each as a client that does not measure, whose clock is right."""
+    carried, stored = [], []
+    for number in range(6):
+        events: list[TraceEvent] = [before(f"M{number}", f"R{number}", 20), after(f"M{number}", f"R{number}", 27)]
+        carried.append(("", events))
+        stored.append(frames.stored(f"M{number}", 10, offset_message_id=f"OFF-M{number}"))
+        for ahead_ms in (500, -500):
+            item = f"M{number}{ahead_ms}"
+            measured = f"{BROKER} {-ahead_ms - 2} {-ahead_ms + 2}"
+            carried.append(
+                (measured, [pub(item, ahead_ms), before(item, item, ahead_ms + 9), after(item, item, ahead_ms + 16)])
+            )
+            stored.append(frames.stored(item, 2, offset_message_id=f"OFF-{item}"))
+    rows = {row["message_id"]: row for row in folded(spark, *carried, stored=stored)}
+    assert len(rows) == 18
+    assert {row["queueing_missing"] for row in rows.values()} == {None}
+    assert {
+        (rows[f"M{number}"]["queueing_ms"], rows[f"M{number}"]["delivered_clock_measured"]) for number in range(6)
+    } == {(10, False)}
+    assert {row["queueing_ms"] for item, row in rows.items() if len(item) > 2} == {7}
+
+
 def test_a_measured_offset_is_preferred_to_a_wider_one(spark: SparkSession) -> None:
     stored = [frames.stored("M", 1, offset_message_id="OFF-M")]
     (inferred,) = folded(spark, ("", [before("M", "R", 5)]), stored=stored)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ariane.model import clock_offset
+from ariane.model.message import UNIQ_KEY
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, MessageType, PublishEvent, TraceEvent
 from ariane.pipeline.jobs import TRACES
 from ariane.pipeline.tables import bucket_columns, trace_decoding
@@ -56,10 +57,12 @@ def body(events: Iterable[TraceEvent]) -> bytes:
 
 
 def message(
-    body: bytes, offset: int, born_host: str = "10.0.0.9:5000", stored_at: datetime = STORED, clock_offsets: str = ""
-) -> dict[str, Any]:
+    body: bytes, offset: int, born_host: str = "10.0.0.9:5000", stored_at: datetime = STORED, clock_offsets: str = "",
+    unique_id: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """Return a trace message as the source returns it."""
-    properties = {clock_offset.PROPERTY: clock_offsets} if clock_offsets else {}
+    properties = {clock_offset.PROPERTY: clock_offsets, UNIQ_KEY: unique_id}
+    properties = {name: value for name, value in properties.items() if value}
     return {
         "body": body, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "store_timestamp": stored_at,
         "born_host": born_host, "properties": properties,

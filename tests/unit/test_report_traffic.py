@@ -239,7 +239,7 @@ def test_excluded_messages_are_reported_with_the_reason(tmp_path: Path, until_s:
 def test_messages_that_contradict_a_clock_are_reported(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 9)], [], as_of_s=600)
     assert not [part for part in asked("latency", tmp_path).sections if part.title.startswith("Records that")]
-    clock = {"hour": at(0).replace(minute=0, second=0), "messages": 500, "sends": 500, "deliveries": 500}
+    clock = {"minute": at(0).replace(second=0), "messages": 500, "sends": 500, "deliveries": 500}
     rows = [
         clock
         | {"host": "10.0.0.1", "lower_ms": -1, "upper_ms": 2, "discarded": 3, "discarded_ids": ["M1", "M2", "M3"]},

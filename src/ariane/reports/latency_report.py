@@ -66,7 +66,7 @@ def report(
     span = time_range.covered_range(
         home, source, since_ms, until_ms, table_freshness.as_of_ms, LATENCY_WINDOW_MINUTES if is_long else 1
     )
-    # Rows of `clocks` are per hour.
+    # This part of the report is per hour.
     clocks_since_ms = span.start_ms - span.start_ms % HOUR_MS
     tables = (table_views.files_between(table, span.start_ms, until_ms) for table in (source, SLOW_MESSAGES))
     with table_views.open_views(home, *tables, table_views.files_between(CLOCKS, clocks_since_ms, until_ms)) as sql:
@@ -166,10 +166,11 @@ def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> lis
     """Return the hosts with messages that contradict the clock offset of the majority; no table without any."""
     results = table_views.query(
         sql,
-        f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
-        if(bool_or(lower_ms > upper_ms), 'partly unknown: no majority', 'estimated') AS clock, min(discarded_ids[1]) AS example
-        FROM clocks WHERE hour >= to_timestamp({since_ms} / 1000) AND hour < to_timestamp({until_ms} / 1000)
-        GROUP BY host, hour HAVING sum(discarded) > 0 ORDER BY sum(discarded) DESC, host, hour""",
+        f"""SELECT host, date_trunc('hour', minute) AS hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
+        if(bool_or(lower_ms > upper_ms), 'partly unknown: no majority, or set', 'estimated') AS clock,
+        min(discarded_ids[1]) AS example
+        FROM clocks WHERE minute >= to_timestamp({since_ms} / 1000) AND minute < to_timestamp({until_ms} / 1000)
+        GROUP BY ALL HAVING sum(discarded) > 0 OR bool_or(lower_ms > upper_ms) ORDER BY sum(discarded) DESC, host, hour""",
     )
     if not results:
         return []

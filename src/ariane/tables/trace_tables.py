@@ -39,10 +39,12 @@ TRACE_EVENTS = TableSchema(
         "clock_lower_ms BIGINT": "lower bound of (broker's clock - client's clock) as the client measured it at that time; null: "
         "it did not",
         "clock_upper_ms BIGINT": "upper bound; null if clock_lower_ms is",
+        "client_process STRING": "process that wrote the record: its address, pid and a constant, in hex, from the unique id of "
+        "the trace message; null: no such id",
     },
     time_column="trace_stored_at",
     sort_columns=("message_id",),
-    schema=2,
+    schema=3,
 )
 
 TRACE_REJECTS = TableSchema(
@@ -63,25 +65,27 @@ TRACE_REJECTS = TableSchema(
 
 CLOCKS = TableSchema(
     "clocks",
-    "Clock offsets of clients: per address and hour, the bounds of (broker's clock - client's clock) that more than half of the "
-    "messages agree on. One row per time bucket: to combine the rows of an address and hour, take the greatest lower_ms and the "
-    "least upper_ms, and sum the counts.",
+    "Clock offsets of clients that do not measure them: per address and minute, the bounds of (broker's clock - client's clock) "
+    "that more than half of the messages agree on. One row per time bucket: of several rows of an address, client and minute, each "
+    "holds.",
     {
         "host STRING": "IP address of the client",
-        "hour TIMESTAMP": "hour of the broker's clock in which the traces were stored",
+        "client STRING": "process (`client_process` in `trace_events`) or client id, if the address may have several clocks (NAT, "
+        "containers); null: one clock for the clients of the address",
+        "minute TIMESTAMP": "minute of the broker's clock in which the traces were stored",
         "lower_ms BIGINT": "lower bound of the offset; null: unbounded",
-        "upper_ms BIGINT": "upper bound of the offset; null: unbounded. Less than lower_ms: no majority agrees, no time is "
-        "corrected",
-        "messages BIGINT": "messages with a record of this host; each gives an upper bound",
+        "upper_ms BIGINT": "upper bound of the offset; null: unbounded. Less than lower_ms: no majority agrees, or the clock was "
+        "set in this minute, the one before or the one after; no time is corrected",
+        "messages BIGINT": "messages with a record of this clock; each gives an upper bound",
         "sends BIGINT": "messages whose store time (from `messages`) was compared with their send",
         "deliveries BIGINT": "messages whose store time (from `messages`) was compared with their delivery",
         "discarded BIGINT": "messages that were not used because their records contradict these bounds; without a majority all "
         "messages",
         "discarded_ids ARRAY<STRING>": "up to 8 ids of discarded messages; empty without a majority",
     },
-    time_column="hour",
-    sort_columns=("host", "hour"),
-    schema=2,
+    time_column="minute",
+    sort_columns=("host", "minute"),
+    schema=3,
 )
 
 DELIVERY = (

@@ -1,16 +1,18 @@
-"""trace_events, messages → clocks: proven bounds of the clock offset (broker's clock - client's clock) of each client host.
+"""trace_events, messages → clocks: bounds of the clock offset (broker's clock - client's clock) of each client host and minute.
 
     sent_at        client  ──┐ before        ┌──────────── stored, broker (exactly: table `messages`)
     answered       client  ──┼───────────────┘ before       stored - answered <= offset <= stored - sent_at
     delivered      client  ──┘ after it was stored          stored - delivered <= offset
     any event      client  ──→ its trace is stored, broker  offset <= trace stored - event
 
-Records of clients that measure the offset themselves carry its bounds (`clock_lower_ms` in trace_events); `journeys` prefers those.
+Records of clients that measure the offset themselves carry its bounds (`clock_lower_ms` in trace_events): `journeys` uses
+those, and they take no part here, because other clients of their address may have other clocks (`client_of`).
 
-Nothing is averaged. Each message yields an interval; the estimate is the intersection of the largest set of intervals that have
-a common point (`_agreed`, Marzullo's algorithm), if the set has more than half of the messages. The other messages are discarded
-and counted. An offset is assumed only if the bounds require one (`estimate`): 0 if it is between them, otherwise their middle.
-Limits: docs/journeys.md.
+Nothing is averaged. Each message yields an interval, widened by the drift of a minute; the estimate is the intersection of the
+largest set of intervals that have a common point (`_agreed`, Marzullo's algorithm), if the set has more than half of the
+messages. The other messages are discarded and counted. The bounds of the minutes before and after hold as well, widened by the
+drift until then (`_with_neighbors`): if they contradict these, the clock was set. An offset is assumed only if the bounds require
+one (`estimate`): 0 if it is between them, otherwise their middle. Limits: docs/journeys.md.
 """
 
 from __future__ import annotations
@@ -23,20 +25,29 @@ from ariane.tables import CLOCKS
 
 # Timestamps are truncated to whole ms: the true time is up to 1 ms later.
 CUT_MS = 1
+# Of one clock against the other: quartz differs by up to 100 ppm from the true time.
+DRIFT_PPM = 200
+PERIOD_DRIFT_MS = 12  # within a minute
 # Topics in which a message is stored before it is visible to consumers of its target topic.
 WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
-CLOCK = ("bucket", "host", "hour")
+PROCESS_DIGITS = 20  # of `client_process` with an IPv4 address
+SHARED_CLOCK = ("bucket", "host", "client")
+CLOCK = (*SHARED_CLOCK, "minute")
 DISCARDED_IDS_MAX = 8
+# Part of the bounds of a clock that is not used, from this number of messages on.
+TRIMMED, TRIMMED_FROM = 0.01, 10
 
 
 def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Return rows with the columns of CLOCKS and `bucket`, from trace_events and messages with `bucket`."""
-    joined = events.join(stored(messages), ["bucket", "message_id"], "left")
+    unmeasured = events.where("clock_lower_ms IS NULL")
+    joined = unmeasured.join(stored(messages), ["bucket", "message_id"], "left")
     of_message = (
         joined.select(
             "bucket",
             host_of("client_host").alias("host"),
-            hour_of("trace_stored_at").alias("hour"),
+            client_of().alias("client"),
+            minute_of("trace_stored_at").alias("minute"),
             "message_id",
             *_bounds(),
         )
@@ -50,7 +61,7 @@ def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
         .withColumn("lower_ms", F.greatest("within_lower_ms", "after_ms"))
     )
     columns = (F.col(column.name).cast(column.type).alias(column.name) for column in CLOCKS.columns)
-    return _agreed(_edges(of_message)).select(*columns, "bucket")
+    return _with_neighbors(_agreed(_edges(of_message))).select(*columns, "bucket")
 
 
 def _edges(of_message: DataFrame) -> DataFrame:
@@ -98,24 +109,55 @@ def _agreed(edges: DataFrame) -> DataFrame:
 
     The number of intervals that contain a value is the number of those that start at or before it, minus those that end before
     it. The values with the greatest number are the intersection of the largest consistent set. If several sets are equally large,
-    the bounds enclose all of them. Without a majority the bounds are those of all messages, and contradict each other.
+    the bounds enclose all of them. Of many messages the closest hundredth of the bounds is not used: a record that is wrong by
+    little contradicts no other. Without a majority the bounds are those of all messages, and contradict each other.
     """
     clock = Window.partitionBy(*CLOCK)
     upto = clock.orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    before = clock.orderBy("value").rowsBetween(Window.unboundedPreceding, -1)
     value = F.col("value")
-    containing = F.sum("lowers").over(upto) - F.coalesce(F.sum("uppers").over(before), F.lit(0))
-    # Intervals without a lower edge have begun before all values.
-    open_below = F.sum(F.col("bounded") - F.col("torn")).over(clock) - F.sum("lowers").over(clock)
-    counted = edges.withColumn("within", F.when(value.isNotNull(), containing + open_below))
+    sums = edges.withColumns(
+        {
+            "lowers_upto": F.sum("lowers").over(upto),
+            "uppers_upto": F.sum("uppers").over(upto),
+            "uppers_in_all": F.sum("uppers").over(clock),
+            "messages_in_all": F.sum("bounded").over(clock),
+            # Intervals without a lower edge have begun before all values.
+            "open_below": F.sum(F.col("bounded") - F.col("torn") - F.col("lowers")).over(clock),
+        }
+    )
+    containing = F.col("lowers_upto") - (F.col("uppers_upto") - F.col("uppers")) + F.col("open_below")
+    counted = sums.withColumn("within", F.when(value.isNotNull(), containing))
     best = counted.withColumn("best", F.max("within").over(clock))
     is_best = F.col("within") == F.col("best")
     chosen = best.withColumn("first_best", F.min(F.when(is_best, value)).over(clock)).withColumn(
         "last_best", F.max(F.when(is_best, value)).over(clock)
     )
-    bounds = chosen.withColumn(
-        "lower", F.max(F.when((F.col("lowers") > 0) & (value <= F.col("first_best")), value)).over(clock)
-    ).withColumn("upper", F.min(F.when((F.col("uppers") > 0) & (value >= F.col("last_best")), value)).over(clock))
+    extreme = F.when(F.col("messages_in_all") >= TRIMMED_FROM, F.ceil(F.col("messages_in_all") * TRIMMED)).otherwise(0)
+    trimmed = chosen.withColumns(
+        {
+            "extreme": extreme,
+            "lowers_in_all": F.sum(F.when(value <= F.col("first_best"), F.col("lowers"))).over(clock),
+            "uppers_before": F.coalesce(
+                F.sum(F.when(value < F.col("last_best"), F.col("uppers"))).over(clock), F.lit(0)
+            ),
+        }
+    )
+    is_lower = (
+        (F.col("lowers") > 0)
+        & (value <= F.col("first_best"))
+        & (F.col("lowers_upto") - F.col("lowers") < F.greatest(F.col("lowers_in_all") - F.col("extreme"), F.lit(1)))
+    )
+    is_upper = (
+        (F.col("uppers") > 0)
+        & (value >= F.col("last_best"))
+        & (F.col("uppers_upto") > F.least(F.col("uppers_before") + F.col("extreme"), F.col("uppers_in_all") - 1))
+    )
+    bounds = trimmed.withColumns(
+        {
+            "lower": F.max(F.when(is_lower, value)).over(clock),
+            "upper": F.min(F.when(is_upper, value)).over(clock),
+        }
+    )
     is_low, is_high = value < F.col("lower"), value > F.col("upper")
     totals = bounds.groupBy(*CLOCK).agg(
         F.max("lower").alias("lower"),
@@ -146,6 +188,23 @@ def _agreed(edges: DataFrame) -> DataFrame:
             ),
         }
     )
+
+
+def _with_neighbors(clocks: DataFrame) -> DataFrame:
+    """Intersect the bounds of each minute with those of the minutes with records before and after it, widened by drift.
+
+    If the clock was set in one of them, the result is a contradiction: the records of these minutes are not corrected, because
+    those of the minute in which the clock was set may have been written before or after.
+    """
+    in_order = Window.partitionBy(*SHARED_CLOCK).orderBy("minute")
+    is_agreed = F.coalesce(F.col("lower_ms") <= F.col("upper_ms"), F.lit(True))
+    lowers, uppers = [F.col("lower_ms")], [F.col("upper_ms")]
+    for neighbor in (F.lag, F.lead):
+        distance_ms = F.abs(F.unix_millis("minute") - F.unix_millis(neighbor("minute").over(in_order)))
+        drift_ms = F.ceil(distance_ms * DRIFT_PPM / 1_000_000)
+        lowers.append(neighbor(F.when(is_agreed, F.col("lower_ms"))).over(in_order) - drift_ms)
+        uppers.append(neighbor(F.when(is_agreed, F.col("upper_ms"))).over(in_order) + drift_ms)
+    return clocks.withColumns({"lower_ms": F.greatest(*lowers), "upper_ms": F.least(*uppers)})
 
 
 def estimate(lower_ms: Column, upper_ms: Column) -> tuple[Column, Column]:
@@ -191,8 +250,21 @@ def host_of(client_host: str) -> Column:
     return F.when(host != "", host)
 
 
-def hour_of(time: str) -> Column:
-    return F.date_trunc("hour", time)
+def client_of() -> Column:
+    """Return the client whose clock wrote a record; null: the clients of its address share a clock.
+
+    Unique ids begin with the address that the process itself has. Behind NAT, and in most containers, that is not the address
+    of its connection, which then does not identify the machine: each process is judged by its own records. So is each client
+    whose records contain its client id (4.8.0, Go).
+    """
+    process, host = F.col("client_process"), host_of("client_host")
+    digits = (F.conv(F.substring(process, first, 2), 16, 10) for first in (1, 3, 5, 7))
+    is_other = (F.length(process) != PROCESS_DIGITS) | (F.concat_ws(".", *digits) != host)
+    return F.when(F.col("client_host").contains("@"), F.col("client_host")).when(is_other, process)
+
+
+def minute_of(time: str) -> Column:
+    return F.date_trunc("minute", time)
 
 
 def noted_ms(is_send: Column) -> Column:
@@ -202,16 +274,20 @@ def noted_ms(is_send: Column) -> Column:
 
 
 def _bounds() -> tuple[Column, ...]:
-    """Return the bounds that one event yields: `within_lower_ms` (from a send), `after_ms` (from a delivery), `upper_ms`."""
+    """Return the bounds that one event yields for its minute: `within_lower_ms` (from a send), `after_ms`, `upper_ms`.
+
+    `after_ms` is from a delivery.
+    """
+    widening_ms = CUT_MS + PERIOD_DRIFT_MS
     is_send, is_delivery = F.col("type") == "Pub", F.col("type") == "SubBefore"
     said_ms = F.unix_millis("event_time")
     cost_ms = F.when(F.col("cost_ms") >= 0, F.col("cost_ms"))
     stored_ms = F.when(is_send, F.unix_millis(stored_exactly(F.col("offset_message_id"))))
-    by_send_ms = F.when(stored_ms.isNotNull(), stored_ms - said_ms + CUT_MS)
-    by_trace_ms = F.unix_millis("trace_stored_at") - noted_ms(is_send) + CUT_MS
+    by_send_ms = F.when(stored_ms.isNotNull(), stored_ms - said_ms + widening_ms)
+    by_trace_ms = F.unix_millis("trace_stored_at") - noted_ms(is_send) + widening_ms
     there_ms = F.unix_millis(F.coalesce("available_at", "first_stored_at"))
     return (
-        F.when(is_send, stored_ms - (said_ms + cost_ms) - CUT_MS).alias("within_lower_ms"),
-        F.when(is_delivery, there_ms - said_ms - CUT_MS).alias("after_ms"),
+        F.when(is_send, stored_ms - (said_ms + cost_ms) - widening_ms).alias("within_lower_ms"),
+        F.when(is_delivery, there_ms - said_ms - widening_ms).alias("after_ms"),
         F.least(by_send_ms, by_trace_ms).alias("upper_ms"),
     )

@@ -6,7 +6,7 @@ The result does not depend on the order, lateness or duplication of the input ro
     SubBefore  ─┐ by message id and request id: one attempt                     │
     SubAfter   ─┘   → by message id and group: the attempts                     ├→ one row per message and group
     messages      by message id: stored, available; by group: dead-lettered    ─┘
-    clocks        by bucket, host and hour: the offset to the broker's clock
+    clocks        by bucket, host, client and minute: the offset to the broker's clock
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
-from ariane.pipeline.tables.clocks import CUT_MS, estimate, host_of, hour_of, noted_ms, stored, stored_exactly
+from ariane.pipeline.tables.clocks import (
+    CUT_MS,
+    client_of,
+    estimate,
+    host_of,
+    minute_of,
+    noted_ms,
+    stored,
+    stored_exactly,
+)
 from ariane.tables import JOURNEYS
 from ariane.tables.trace_tables import BEFORE_SENT, CONTRADICTION, NO_CLOCK, NO_STORE_TIME, OUTLIER
 
@@ -55,7 +64,7 @@ def _sends(events: DataFrame) -> DataFrame:
     send = F.struct(
         "topic", "keys", "tags", "message_type", "region", "client_group", "client_host", "store_host", "offset_message_id",
         "event_time", "cost_ms", "success", "trace_stored_at", _trace_upper_ms(is_pub).alias("trace_upper_ms"),
-        "clock_lower_ms", "clock_upper_ms",
+        "clock_lower_ms", "clock_upper_ms", client_of().alias("clock_client"),
     )  # fmt: skip
     # Equal records are one send that was traced or read twice; a retry differs in its time or offset id.
     entry = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
@@ -99,6 +108,7 @@ def _sends(events: DataFrame) -> DataFrame:
         F.col("send.trace_upper_ms").alias("sent_trace_upper_ms"),
         F.col("send.clock_lower_ms").alias("measured_lower_ms"),
         F.col("send.clock_upper_ms").alias("measured_upper_ms"),
+        F.col("send.clock_client").alias("clock_client"),
         F.nullif(F.size("all_sends"), F.lit(0)).alias("sends"),
         "sent_ok",
         "recalled_at",
@@ -110,16 +120,24 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
-    """Add the clock offset that the record carries (`measured_…`), otherwise that of `clock_host` at `traced_at`.
+    """Add the clock offset that the record carries (`measured_…`), otherwise that of `clock_client` (`clock_host`) at `traced_at`.
 
     Adds the bounds NAME_lower_ms and NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, NAME_fault: no majority agrees, and
     NAME_measured: the record carries its offset.
     """
+    key = ["bucket", "clock_host", "clock_client", "clock_minute"]
     clock_columns = clocks.select(
-        "bucket", F.col("host").alias("clock_host"), F.col("hour").alias("clock_hour"), "lower_ms", "upper_ms"
+        "bucket",
+        F.col("host").alias("clock_host"),
+        F.coalesce("client", F.lit("")).alias("clock_client"),
+        F.col("minute").alias("clock_minute"),
+        "lower_ms",
+        "upper_ms",
     )
-    hour = rows.withColumn("clock_hour", hour_of("traced_at"))
-    joined = hour.join(clock_columns, ["bucket", "clock_host", "clock_hour"], "left")
+    at_minute = rows.withColumns(
+        {"clock_client": F.coalesce("clock_client", F.lit("")), "clock_minute": minute_of("traced_at")}
+    )
+    joined = at_minute.join(clock_columns, key, "left")
     is_measured = F.col("measured_lower_ms").isNotNull()
     lower_ms, upper_ms = F.coalesce("measured_lower_ms", "lower_ms"), F.coalesce("measured_upper_ms", "upper_ms")
     difference, error = estimate(lower_ms, upper_ms)
@@ -132,7 +150,7 @@ def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
             f"{name}_fault": lower_ms > upper_ms,
             f"{name}_measured": is_measured,
         }
-    ).drop("clock_host", "clock_hour", "traced_at", "lower_ms", "upper_ms", "measured_lower_ms", "measured_upper_ms")
+    ).drop(*key[1:], "traced_at", "lower_ms", "upper_ms", "measured_lower_ms", "measured_upper_ms")
 
 
 # --- consuming ---------------------------------------------------------------------------------------------------------
@@ -201,6 +219,7 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
             _first("client_group").alias("consumer_group"),
             _first("keys").alias("keys"),
             _first("client_host").alias("host"),
+            F.min(client_of()).alias("clock_client"),
             _first("region").alias("region"),
             F.min("trace_stored_at").alias("traced_at"),
             F.min(_trace_upper_ms(F.lit(False))).alias("trace_upper_ms"),
@@ -283,7 +302,16 @@ def _storing(joined: DataFrame) -> DataFrame:
     """Add stored_at and dependent columns: the broker's time if it is known, otherwise the producer's bound."""
     one_send = F.coalesce(F.col("sends"), F.lit(1)) == 1
     exact = F.coalesce(stored_exactly(F.col("offset_message_id")), F.when(one_send, F.col("first_stored_at")))
-    rows = joined.withColumn("exact_at", exact).withColumn("producer_outlier", _is_send_outlier())
+    rows = (
+        joined.withColumn("exact_at", exact)
+        .withColumns(_send_bounds())
+        .withColumn("producer_outlier", _is_send_outlier())
+    )
+    # What a send proves about its own clock holds without the drift of a minute.
+    of_send = estimate(
+        F.greatest("producer_clock_lower_ms", "send_lower_ms"), F.least("producer_clock_upper_ms", "send_upper_ms")
+    )
+    rows = rows.withColumns(dict(zip(("producer_clock_ms", "producer_clock_error_ms"), of_send, strict=True)))
     rows = _uncorrected(rows, "producer_outlier", "producer_clock")
     clock_ms = F.col("producer_clock_ms")
     answered = _plus_ms("sent_at", F.col("send_cost_ms") + F.coalesce(clock_ms, F.lit(0)))
@@ -306,15 +334,21 @@ def _storing(joined: DataFrame) -> DataFrame:
     )
 
 
-def _is_send_outlier() -> Column:
-    """Return whether a send's record contradicts the bounds of its clock: by its times, or by its store time."""
+def _send_bounds() -> dict[str, Column]:
+    """Return the bounds of the clock offset that a send alone proves: by its store time, and by that of its trace."""
     sent_ms, exact_ms = F.unix_millis("sent_at"), F.unix_millis("exact_at")
-    lower_ms = exact_ms - (sent_ms + F.col("send_cost_ms")) - CUT_MS
-    upper_ms = F.least(exact_ms - sent_ms + CUT_MS, F.col("sent_trace_upper_ms"))
-    outside = F.coalesce(lower_ms > F.col("producer_clock_upper_ms"), F.lit(False)) | F.coalesce(
-        upper_ms < F.col("producer_clock_lower_ms"), F.lit(False)
+    return {
+        "send_lower_ms": exact_ms - (sent_ms + F.col("send_cost_ms")) - CUT_MS,
+        "send_upper_ms": F.least(exact_ms - sent_ms + CUT_MS, F.col("sent_trace_upper_ms")),
+    }
+
+
+def _is_send_outlier() -> Column:
+    """Return whether a send's record contradicts the bounds of its clock."""
+    outside = _is(F.col("send_lower_ms") > F.col("producer_clock_upper_ms")) | _is(
+        F.col("send_upper_ms") < F.col("producer_clock_lower_ms")
     )
-    return outside & ~F.coalesce("producer_clock_fault", F.lit(False))
+    return outside & ~_is(F.col("producer_clock_fault"))
 
 
 def _durations(rows: DataFrame) -> DataFrame:

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ariane.model import clock_offset
+from ariane.model.message import UNIQ_KEY
 from ariane.pipeline.tables import bucket_columns
 from ariane.protocol.trace_codec import FIELD_END, RECORD_END
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
@@ -53,6 +54,9 @@ RUN_TOGETHER = (
     f"{FIELD_END}(?=(?:{_TYPES}){FIELD_END})"
 )
 
+# Address (4 or 16 bytes), pid (2) and process constant (4), before time and counter (6), see `ariane.model.ids`.
+PROCESS_OF_ID = "^((?:[0-9A-F]{24})?[0-9A-F]{20})[0-9A-F]{12}$"
+
 TIME_MAX_MS = 253_402_300_799_999  # last ms of the year 9999: later times overflow the date types of readers
 REASON_TYPE_MAX = 40  # characters of an unknown type's name in the reason; the row has the whole record
 
@@ -64,7 +68,7 @@ def records(messages: DataFrame) -> DataFrame:
     """
     text = F.make_valid_utf8(F.col("body").cast("string"))
     # Below the generator, so that it is computed once per message.
-    carried = messages.select("*", _clock_offsets().alias("clock_offsets"))
+    carried = messages.select("*", _clock_offsets().alias("clock_offsets"), _client_process().alias("client_process"))
     with_common = carried.withColumn("common_clock", _common_clock())
     split = with_common.select(
         F.posexplode(F.split(_taken_apart(text), RECORD_END)).alias("record_index", "record"),
@@ -73,6 +77,7 @@ def records(messages: DataFrame) -> DataFrame:
         F.col("queue_offset").alias("trace_queue_offset"),
         F.col("store_timestamp").alias("trace_stored_at"),
         "born_host",
+        "client_process",
         "clock_offsets",
         "common_clock",
     ).where("record != ''")
@@ -126,6 +131,11 @@ def trace_rejects(messages: DataFrame) -> DataFrame:
     """Return the invalid records with the columns of TRACE_REJECTS and `bucket`."""
     bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.column_names)
     return bad.withColumn("bucket", bucket_columns.bucket_of_time(F.col("trace_stored_at")))
+
+
+def _client_process() -> Column:
+    """Return the part of the trace message's unique id that all ids of a process share; null without such an id."""
+    return F.nullif(F.regexp_extract(F.upper(F.col("properties").getItem(UNIQ_KEY)), PROCESS_OF_ID, 1), F.lit(""))
 
 
 def _clock_offsets() -> Column:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.messages.message_query import PENDING_TOPICS, QueryResult
-from ariane.console.areas.traces.host_clocks import HostClock
+from ariane.console.areas.traces.host_clocks import HostClock, hull
 from ariane.console.areas.traces.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
 from ariane.console.texts.translation import report_text
 from ariane.errors import ArianeError, RouteNotFound, StoreError
@@ -32,7 +33,7 @@ from ariane.reports.trace_steps import TraceStep
 TRACES_MAX = 2_000  # trace messages of one message id and broker
 COPIES_MAX = 100  # records of one topic and broker
 GROUPS_MAX = 200  # whose retries and dead letters are looked up
-HOUR_MS = 3_600_000
+CLOCK_RANGE_MS = 120_000  # clocks of the minutes before and after a step are shown, too
 
 
 class TracedMessage(NamedTuple):
@@ -222,7 +223,10 @@ def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTra
 
 
 def _read_clocks(tables_dir: Path, steps: Sequence[TraceStep]) -> dict[str, HostClock]:
-    """Return the bounds of the clocks of all clients in the hours of their steps."""
+    """Return the bounds of the clocks of all clients in the minutes of their steps.
+
+    An address with several clocks has none.
+    """
     from ariane.reports.report import utc_time
     from ariane.reports.tables import table_views
     from ariane.tables import CLOCKS
@@ -230,14 +234,25 @@ def _read_clocks(tables_dir: Path, steps: Sequence[TraceStep]) -> dict[str, Host
     hosts = sorted({ip_of(step.host) for step in steps if step.host and step.client_ms is not None})
     if not hosts:
         return {}
-    first_ms = min(step.start_ms for step in steps) - HOUR_MS
-    last_ms = max(step.last_ms for step in steps) + HOUR_MS
-    # The rows of several hours are combined by the closest bounds (see the table's description).
+    first_ms = min(step.start_ms for step in steps) - CLOCK_RANGE_MS
+    last_ms = max(step.last_ms for step in steps) + CLOCK_RANGE_MS
+    # Of several rows of a minute each holds (see the table's description).
     statement = (
-        "SELECT host, max(lower_ms) AS lower_ms, min(upper_ms) AS upper_ms FROM clocks "
-        "WHERE hour BETWEEN $1 AND $2 AND list_contains($3, host) GROUP BY host ORDER BY host"
+        "SELECT host, client, max(lower_ms) AS lower_ms, min(upper_ms) AS upper_ms FROM clocks "
+        "WHERE minute BETWEEN $1 AND $2 AND list_contains($3, host) GROUP BY host, client, minute ORDER BY host, minute"
     )
     values: list[Any] = [utc_time(first_ms), utc_time(last_ms), hosts]
-    with table_views.open_views(tables_dir, table_views.files_between(CLOCKS, first_ms - HOUR_MS, last_ms)) as sql:
+    with table_views.open_views(tables_dir, table_views.files_between(CLOCKS, first_ms, last_ms)) as sql:
         rows = table_views.query(sql, statement, values)
-    return {row["host"]: HostClock(row["lower_ms"], row["upper_ms"]) for row in rows}
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_host.setdefault(row["host"], []).append(row)
+    one_clock = {host: minutes for host, minutes in by_host.items() if len({row["client"] for row in minutes}) == 1}
+    return {host: _bounds_in_all(minutes) for host, minutes in one_clock.items()}
+
+
+def _bounds_in_all(minutes: Sequence[dict[str, Any]]) -> HostClock:
+    """Return the bounds that hold in all of these minutes; a contradiction only if there is one in each of them."""
+    clocks = [HostClock(row["lower_ms"], row["upper_ms"]) for row in minutes]
+    first, *others = [clock for clock in clocks if not clock.is_contradiction] or clocks[:1]
+    return reduce(lambda one, other: hull(one, other) or one, others, first)

@@ -65,7 +65,7 @@ class ClockView(View):
     host: str
     """IP address of the client."""
     source: StepSource
-    """TABLES: from all messages of the hour; TRACE_TOPIC: from this message alone."""
+    """TABLES: from all messages of the minutes; TRACE_TOPIC: from this message alone."""
     lower_ms: int | None
     """Lower bound of broker's clock − client's clock; null: unbounded."""
     upper_ms: int | None
