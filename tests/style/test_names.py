@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,10 +11,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
-TREES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+PATHS = [path.relative_to(ROOT) for path in sorted(PACKAGE.rglob("*.py"))]
 # The asyncio clients under the same names.
 TWINS = {PACKAGE.relative_to(ROOT) / "blocking" / name for name in ("producers.py", "consumers.py")}
 MODULE_REPEATS_MAX = 2  # two layers may name their half of one subject alike: `tables/journeys` and `pipeline/journeys`
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 
 
 def repeated(names: dict[str, list[str]], most: int) -> dict[str, list[str]]:
@@ -22,8 +28,8 @@ def repeated(names: dict[str, list[str]], most: int) -> dict[str, list[str]]:
 
 def test_class_names_are_unique() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path in PATHS:
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef) and path not in TWINS:
                 places[node.name].append(str(path))
     assert len(places) > 400, "the trees are not the package's"
@@ -32,7 +38,7 @@ def test_class_names_are_unique() -> None:
 
 def test_module_names_occur_at_most_twice() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path in TREES:
+    for path in PATHS:
         if path.name not in ("__init__.py", "__main__.py"):
             places[path.stem].append(str(path))
     assert repeated(places, MODULE_REPEATS_MAX) == {}
@@ -53,9 +59,9 @@ def bundles(tree: ast.Module) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", TREES, ids=str)
+@pytest.mark.parametrize("path", PATHS, ids=str)
 def test_no_named_tuple_bundles_callables(path: Path) -> None:
-    assert bundles(TREES[path]) == [], "pass an object with these methods, typed by a Protocol"
+    assert bundles(tree_of(path)) == [], "pass an object with these methods, typed by a Protocol"
 
 
 def test_the_check_finds_a_bundle() -> None:
