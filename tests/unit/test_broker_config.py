@@ -114,9 +114,8 @@ def test_alternating_writes_to_queues_keep_their_files_open():
         disk = FakeDisk()
         disk_open = disk.open
         opens: list[str] = []
-        store = open_store(
-            StoreConfig(root="/s", open_files_max=files_max), disk, now_ms=lambda: 1, store_host=bytes(8)
-        )
+        config = StoreConfig(root="/s", commit_log_size=1 << 20, open_files_max=files_max)
+        store = open_store(config, disk, now_ms=lambda: 1, store_host=bytes(8))
         for turn in range(3):
             if turn == 1:
                 disk.open = lambda path: opens.append(path) or disk_open(path)
