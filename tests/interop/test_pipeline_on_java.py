@@ -1,4 +1,5 @@
-"""The jobs against a Java cluster with Java clients: their traces and messages become tables, unchanged.
+"""The jobs against a Java cluster with Java clients: their traces and messages become tables, unchanged. Then at our broker, from
+the log that the Java broker wrote.
 
 Java's trace dispatcher drops traces younger than 500 ms when a client stops, and those that exceed its queue: the programs wait
 before they exit, and send only some tens of messages.
@@ -6,23 +7,27 @@ before they exit, and send only some tens of messages.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from interop_servers import consume, produce
 
+from ariane.client import LocalState, TransactionProducer
 from ariane.clock import SYSTEM_CLOCK
+from ariane.model.message import Message
 from ariane.pipeline.spark_session import java_fault
 from ariane.reports import REPORTS, trace_lookup
 from ariane.reports.tables import table_views
-from ariane.tables import DELAYS, JOURNEYS, TRANSACTIONS
-from ariane.testing import java
+from ariane.tables import DELAYS, JOURNEYS, TRANSACTIONS, TableSchema
+from ariane.testing import LocalCluster, java
+from ariane.testing.cluster_servers import SMALL_FILES
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,7 +35,16 @@ pytestmark = [
     pytest.mark.skipif(java_fault() is not None, reason=f"Spark: {java_fault()}"),
 ]
 COUNT = 20
-CHECKS = {"transactionTimeOut": "500", "transactionCheckInterval": "500"}
+LEVELS = "1s 2s 3s"
+SETTINGS = {
+    "messageDelayLevel": LEVELS,
+    "transactionTimeOut": "500",
+    "transactionCheckInterval": "700",
+    "mappedFileSizeCommitLog": str(SMALL_FILES["mapped_file_size_commit_log"]),
+    "mappedFileSizeConsumeQueue": str(SMALL_FILES["mapped_file_size_consume_queue"]),
+}
+# Topics apart from T, whose messages and journeys the tests count: delays and retries, and transactions of six fates.
+DELAYED, RETRIED, DECIDED = "D", "R", "X"
 HOUR_MS = 3_600_000
 
 
@@ -39,7 +53,9 @@ class Done(NamedTuple):
 
     sent: list[dict[str, object]]
     delayed: dict[str, object]
+    failing: dict[str, object]
     half: dict[str, object]
+    broker_home: Path
     home: Path
     said: str
     live: list[tuple[object, ...]]
@@ -53,19 +69,34 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     home, broker_home = directory / "tables", directory / "b"
     with (
         java.name_server(directory / "ns") as names,
-        java.broker(broker_home, names.addr, properties=CHECKS),
+        java.broker(broker_home, names.addr, properties=SETTINGS),
     ):
         sent = produce(names.addr, COUNT, "trace", "tags=a,b", "keys=ORDER")
         (delayed,) = produce(names.addr, 1, "trace", "keys=LATER", "delay=1")
         transacted = java.run("ariane.peers.Transact", [names.addr, "T", "TP", "1", "3", "trace", "keys=HALF"])
         (half,) = (event for event in java.events(transacted) if event["event"] == "sent")
         consume(names.addr, "G", "*", COUNT + 2, "trace")
-        command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "all", "--once"]
-        where = ["--namesrv", names.addr, "--home", str(home)]
-        ran = subprocess.run([*command, *where], capture_output=True, text=True, timeout=500, check=False)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+        produce(names.addr, 4, "delay=1|2", "keys=level", topic=DELAYED)
+        (failing,) = produce(names.addr, 1, "keys=retry", topic=RETRIED)
+        java.run("ariane.peers.Consume", [names.addr, RETRIED, "RG", "*", "2", "60", "fail", "most=1"])
+        fates = ("first=commit,rollback,unknown", "check=,,commit,,,rollback")
+        java.run("ariane.peers.Transact", [names.addr, DECIDED, "XP", "6", "6", *fates, "trace"])
+        said = pipeline(names.addr, home, "all")
         live, stored = both(names.addr, broker_home / "store")
-    yield Done(sent, delayed, half, home, ran.stdout, live, stored)
+    yield Done(sent, delayed, failing, half, broker_home, home, said, live, stored)
+
+
+def pipeline(namesrv: str, home: Path, *names: str) -> str:
+    command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", *names, "--delay-levels", LEVELS]
+    where = ["--namesrv", namesrv, "--home", str(home), "--once"]
+    done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rows_of(home: Path, table: TableSchema, where: str) -> list[dict[str, Any]]:
+    with table_views.open_views(home, table_views.whole_table(table)) as sql:
+        return table_views.query(sql, f"SELECT * FROM {table.name} WHERE {where} ORDER BY keys")
 
 
 COMPARED = (
@@ -99,7 +130,6 @@ def test_a_java_store_and_its_broker_return_the_same_messages(done: Done) -> Non
 
 
 def test_each_message_of_a_java_client_has_a_complete_journey(done: Done) -> None:
-    assert re.search(rf"journeys +rows {COUNT + 2} ", done.said), done.said
     for item in done.sent:
         (row,) = trace_lookup.find_journeys(done.home, message_id=str(item["msgId"])).rows
         assert (row["consumer_group"], row["producer_group"], row["topic"], row["result"]) == ("G", "P", "T", "success")
@@ -114,24 +144,63 @@ def test_each_message_of_a_java_client_has_a_complete_journey(done: Done) -> Non
         assert by_offset == row
     (by_key,) = trace_lookup.find_journeys(done.home, key="ORDER-7").rows
     assert [moment.event for moment in trace_lookup.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
-    with table_views.open_views(done.home, table_views.whole_table(JOURNEYS)) as sql:
-        rows = table_views.query(sql, "SELECT topic, consumer_group, result, sent_ok FROM journeys")
-    assert Counter(tuple(row.values()) for row in rows) == Counter({("T", "G", "success", True): COUNT + 2})
+    journeys = rows_of(done.home, JOURNEYS, "true")
+    assert re.search(rf"journeys +rows {len(journeys)} ", done.said), done.said
+    ended = [(row["consumer_group"], row["result"], row["sent_ok"]) for row in journeys if row["topic"] == "T"]
+    assert Counter(ended) == Counter({("G", "success", True): COUNT + 2})
 
 
 def test_a_java_delayed_message_and_transaction_are_in_the_tables(done: Done) -> None:
-    with table_views.open_views(
-        done.home, table_views.whole_table(DELAYS), table_views.whole_table(TRANSACTIONS)
-    ) as sql:
-        delays = table_views.query(sql, "SELECT message_id, level, state, topic, lateness_ms FROM delays")
-        halves = table_views.query(sql, "SELECT message_id, topic, producer_group, decision, commits FROM transactions")
-    ((late,), (half,)) = delays, halves
-    lateness_ms = late.pop("lateness_ms")
-    assert late == {"message_id": done.delayed["msgId"], "level": 1, "state": "delivered", "topic": "T"}
-    assert isinstance(lateness_ms, int) and -1000 < lateness_ms < 60_000
-    assert half == {
-        "message_id": done.half["msgId"], "topic": "T", "producer_group": "TP", "decision": "commit", "commits": 1,
+    (late,) = rows_of(done.home, DELAYS, "topic = 'T'")
+    assert (late["message_id"], late["level"], late["state"]) == (done.delayed["msgId"], 1, "delivered")
+    assert isinstance(late["lateness_ms"], int) and -1000 < late["lateness_ms"] < 60_000
+    (half,) = rows_of(done.home, TRANSACTIONS, "topic = 'T'")
+    found = (half["message_id"], half["producer_group"], half["decision"], half["commits"])
+    assert found == (done.half["msgId"], "TP", "commit", 1)
+
+
+def test_delays_of_levels_and_of_a_retry(done: Done) -> None:
+    delays = rows_of(done.home, DELAYS, f"topic = '{DELAYED}'")
+    assert [(row["keys"], row["kind"], row["level"], row["state"]) for row in delays] == [
+        (f"level-{number}", "level", 1 + number % 2, "delivered") for number in range(4)
+    ]
+    retries = rows_of(done.home, DELAYS, f"message_id = '{done.failing['msgId']}'")
+    retry = min(retries, key=lambda row: row["stored_at"])
+    assert (retry["kind"], retry["level"], retry["topic"], retry["state"]) == ("retry", 3, "%RETRY%RG", "delivered")
+    for row in [*delays, retry]:
+        assert 0 <= row["lateness_ms"] < 60_000, "never early; late by as much as the machine is busy"
+        assert row["lateness_ms"] == (row["delivered_at"] - row["scheduled_at"]).total_seconds() * 1000
+
+
+def test_decisions_are_the_same_from_the_java_broker_and_from_its_log_at_ours(done: Done) -> None:
+    ended = {row["keys"]: row for row in rows_of(done.home, TRANSACTIONS, f"topic = '{DECIDED}'")}
+    assert {key: row["decision"] for key, row in ended.items()} == {
+        "K-0": "commit", "K-1": "rollback", "K-2": "commit", "K-3": "commit", "K-4": "rollback", "K-5": "rollback",
     }  # fmt: skip
+    assert [ended[key]["from_check"] for key in ("K-0", "K-1", "K-2", "K-5")] == [False, False, True, True]
+    assert ended["K-2"]["checks"] >= 1
+    assert ended["K-2"]["decision_ms"] >= 500 > 0 <= ended["K-0"]["decision_ms"]
+    # A Java broker does not let its op messages be pulled: when it heard of a rollback is not known.
+    assert [ended[key]["decided_at"] for key in ("K-1", "K-4", "K-5")] == [None] * 3
+
+    # Ours shows them, of the same log, once it has taken a half message itself. No traces are read this time.
+    repeated = done.home.with_name("again")
+    with LocalCluster(done.broker_home, message_delay_level=LEVELS) as servers:
+        asyncio.run(send_half(servers.namesrv))
+        pipeline(servers.namesrv, repeated, "delay", "transactions")
+    result = {row["keys"]: row for row in rows_of(repeated, TRANSACTIONS, f"topic = '{DECIDED}'")}
+    assert result.pop("ours")["decision"] == "commit"
+    assert {key: row["decision"] for key, row in result.items()} == {key: row["decision"] for key, row in ended.items()}
+    assert all(row["decided_at"] and row["decision_ms"] >= 0 and row["from_check"] is None for row in result.values())
+    for key in ("K-0", "K-2", "K-3"):
+        same = ("half_stored_at", "decided_at", "decision_ms", "checked_at", "commits")
+        assert [result[key][name] for name in same] == [ended[key][name] for name in same]
+
+
+async def send_half(namesrv: str) -> None:
+    message = Message(topic=DECIDED, body=b"half", keys=["ours"])
+    async with TransactionProducer(namesrv, "Q", check=lambda _: LocalState.UNKNOWN) as producer:
+        await producer.send_in_transaction(message, lambda _: LocalState.COMMIT)
 
 
 @pytest.mark.parametrize("name", REPORTS)
