@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -292,13 +292,14 @@ def finished(query: Any) -> None:
 
 
 @contextlib.contextmanager
-def session(cores: int) -> Iterator[Any]:
+def session(cores: int, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
     """Return a session configured as for long jobs: both compilers, Spark's own collector."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("bench").master(f"local[{cores}]")
-    for key, value in (SETTINGS | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}).items():
+    local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for key, value in {**SETTINGS, **local, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -311,7 +312,7 @@ def session(cores: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def served(place: Path) -> Iterator[Running]:
+def served(place: Path, properties: Mapping[str, str] | None = None) -> Iterator[Running]:
     """Start Ariane's name server and broker, each in its own process."""
     port = java.free_port()
     place.mkdir()
@@ -320,7 +321,9 @@ def served(place: Path) -> Iterator[Running]:
     command = [sys.executable, "-m", "ariane.cli", "namesrv", "-c", str(conf), "--log", str(place / "namesrv.log")]
     name_server = subprocess.Popen(command)
     try:
-        with started("ariane", f"127.0.0.1:{port}", place, {"bindAddress": "127.0.0.1"}) as running:
+        with started(
+            "ariane", f"127.0.0.1:{port}", place, {"bindAddress": "127.0.0.1", **(properties or {})}
+        ) as running:
             yield running
     finally:
         name_server.send_signal(signal.SIGTERM)
