@@ -130,6 +130,27 @@ def test_a_shorter_response_stops_sending_ahead() -> None:
     assert cluster.asked[guessed + 1] == [21]
 
 
+class LimitedBytes(Script):
+    """Answers with as many messages as are requested and fit into a response; their sizes differ."""
+
+    def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[PulledRecords]:
+        self.asked.append(list(offsets))
+        stops = [*offsets[1:], 1000]
+        ends = [min(stop, start + 10 + start % 3) for start, stop in zip(offsets, stops, strict=True)]
+        numbers = [range(start, end) for start, end in zip(offsets, ends, strict=True)]
+        return [PulledRecords(FOUND, records(*part), part.stop, 0, 1000) for part in numbers]
+
+
+def test_pulls_are_sent_ahead_although_the_sizes_of_messages_differ() -> None:
+    parsed = parse({"namesrv": "h:1", "topic": "T"})
+    cluster = LimitedBytes(parsed, {})
+    batches = read_task.read_range(cluster, OffsetRange(QUEUE, 0, 1000), parsed, ["queue_offset"])
+    assert [offset for batch in batches for offset in batch["queue_offset"].to_pylist()] == list(range(1000))
+    assert max(map(len, cluster.asked)) == read_task.PULLS_IN_FLIGHT_MAX
+    pulls = [offset for pulled in cluster.asked for offset in pulled]
+    assert len(pulls) == len(set(pulls)) < 120, "none is asked for twice"
+
+
 @pytest.mark.parametrize(
     "odd",
     [

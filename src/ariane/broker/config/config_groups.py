@@ -149,8 +149,8 @@ class MessageSettings(FlowControlSettings, frozen=True, kw_only=True, rename=jav
     """Store the replies of request-reply in addition to pushing them."""
     max_transfer_bytes_on_message_in_memory: Annotated[Bytes, Changeable(1, _RESPONSE_MAX)] = 262_144
     """Maximum of a pull response with recent messages."""
-    max_transfer_count_on_message_in_memory: Annotated[int, Changeable(1, _COUNT_MAX)] = 32
-    """Messages of a pull response with recent messages."""
+    max_transfer_count_on_message_in_memory: Annotated[int, Changeable(1, _COUNT_MAX)] = 1_024
+    """Messages of a pull response with recent messages; Java: 32."""
     max_transfer_bytes_on_message_in_disk: Annotated[Bytes, Changeable(1, _RESPONSE_MAX)] = 65_536
     """Maximum of a pull response with old messages."""
     max_transfer_count_on_message_in_disk: Annotated[int, Changeable(1, _COUNT_MAX)] = 8

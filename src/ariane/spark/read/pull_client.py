@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RouteNotFound, ServerUnavailable
@@ -187,11 +188,15 @@ class BlockingCluster:
     def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[PulledRecords]:
         """Pull messages of a queue from several offsets, pipelined. Return the results up to the first request that failed.
 
+        Each pull requests the messages up to the next offset.
+
         Raises:
             ArianeError: the pull at the first offset failed.
         """
-        max_messages, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
-        requests = [(queue, Request(code, self._pull_header(queue, offset, max_messages, tags))) for offset in offsets]
+        most, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
+        counts = [*(min(stop - start, most) for start, stop in pairwise(offsets)), most]
+        headers = [self._pull_header(queue, *pull, tags) for pull in zip(offsets, counts, strict=True)]
+        requests = [(queue, Request(code, header)) for header in headers]
         results: list[PulledRecords] = []
         for response in self.request_all(requests, PULL_RESULT_CODES):
             if isinstance(response, ArianeError):

@@ -2,9 +2,9 @@
 
     pulls until the end of the range → chunks of complete responses, without a gap → Arrow batches (`records.arrow_decoder`)
 
-Brokers return 32 messages at most, so sequential pulls would cost a round trip for 32 rows. The next pull starts where the
-previous response ends. While all responses cover the same number of entries, that offset can be predicted, and several pulls are
-in flight (`_PrefetchWindow`).
+A broker limits the messages and bytes of a response (Java: 32 messages, Ariane: 1,024), so sequential pulls would cost a round trip
+for each. The next pull starts where the previous response ends. While that offset can be predicted, several pulls are in flight
+(`_PrefetchWindow`).
 
 A broker responds with 21 or 19 if it has nothing at an offset, and with 20 if it skipped entries (other tags, or records just
 deleted). It skips deleted records in the middle of a response silently, so each chunk is also checked for gaps. A loss counts
@@ -36,8 +36,9 @@ log = logging.getLogger("ariane.spark")
 # Size of an Arrow batch: large enough to amortise its overhead, small enough for the processor's cache.
 BATCH_ROWS = 8192
 BATCH_BYTES = 8 * 1024 * 1024
-EQUAL_STEPS_PER_PULL = 4  # responses of equal length before one more pull is sent ahead
+EQUAL_STEPS_PER_PULL = 4  # responses of the predicted length before one more pull is sent ahead
 PULLS_IN_FLIGHT_MAX = 8  # per task; by default a response has 256 KB at most
+STEP_MARGIN = 7 / 8  # of a response that bytes limit: the next one may contain fewer messages
 
 
 class DataLoss(ArianeError):
@@ -113,20 +114,30 @@ def read_range(
 
 
 class _PrefetchWindow:
-    """Predicts the offsets of the next pulls from the number of entries that recent responses covered."""
+    """Predicts the offsets of the next pulls from the number of entries that recent responses covered.
 
-    def __init__(self) -> None:
-        self._step = 0
-        self._equal_steps = 0
+    A pull requests the messages up to the offset of the next one, so its response is as long as predicted unless a limit is lower.
+    With a filter a response covers any number of entries; then only equal lengths are predicted.
+    """
+
+    def __init__(self, *, is_filtered: bool) -> None:
+        self._is_filtered = is_filtered
+        self._step = 0  # predicted number of entries of a response
+        self._hits = 0  # responses in a row that were as long as predicted
 
     def offsets(self, offset: int, end: int) -> range:
-        """Return the offsets to pull from: `offset`, and the following ones while all responses have the same length."""
-        count = min(1 + self._equal_steps // EQUAL_STEPS_PER_PULL, PULLS_IN_FLIGHT_MAX)
+        """Return the offsets to pull from: `offset`, and the following ones while the prediction holds."""
+        count = min(1 + self._hits // EQUAL_STEPS_PER_PULL, PULLS_IN_FLIGHT_MAX)
         return range(offset, end, self._step)[:count] if count > 1 else range(offset, offset + 1)
 
     def record_step(self, step: int) -> None:
-        self._equal_steps = self._equal_steps + 1 if step == self._step > 0 else 0
-        self._step = step
+        if step == self._step or (not self._is_filtered and 0 < self._step < step < 2 * self._step):
+            self._hits += 1
+            return
+        # The limit of a response is a number of messages, equal for all, or one of bytes: then their numbers differ a little.
+        is_predicted = self._step > 0 and not self._is_filtered
+        self._step = max(1, int(step * STEP_MARGIN)) if is_predicted else step
+        self._hits = 0
 
 
 class _RangeReader:
@@ -147,7 +158,7 @@ class _RangeReader:
         self._description = f"{offset_ranges.describe_queue(queue)}, offsets {start} to {end - 1}"
         # The broker filters by tags: offsets that are absent from responses are not lost.
         self._is_filtered = selection.tags is not None
-        self._window = _PrefetchWindow()  # pulls in flight ahead of the decoder
+        self._window = _PrefetchWindow(is_filtered=self._is_filtered)  # pulls in flight ahead of the decoder
         # The chunk that is being gathered: the entries from `_chunk_start` up to `_offset`, where the next pull starts.
         self._chunk_start = self._offset = start
         self._bodies: list[bytes] = []  # undecoded pull responses of the chunk
