@@ -1,15 +1,19 @@
 """Traces to journeys at scale: how many trace records a second go through the job, and what the tables then weigh.
 
-    python benches/pipeline.py --messages 10000000 --hours 24 --batches 10 [--directory DIR] [--jobs trace]
+    python benches/pipeline.py --messages 10000000 --hours 24 --batches 10 [--directory DIR] [--jobs trace] [--late 5]
 
 Each message leaves five records (a send, and a consumption of two groups), so 10 million messages are 50 million events. They are
 made as trace messages of 30 records (not measured), read by a stream of files in place of a broker, decoded, appended and
 aggregated as by `ariane pipeline run`. CPU seconds are those of the whole tree: the JVM and Python's workers.
+
+`--jobs trace traffic health` joined by commas also reads the messages themselves (one record each). `--late N` then starts the
+jobs again, adds one late consumption to a bucket in the middle, N times, and measures each until all tables contain it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import tempfile
@@ -40,11 +44,9 @@ CONSUMPTION = r"""
   t + {after} + 2 + x % 30, '\u0001{group}\u0002'"""
 
 
-def generate(spark: Any, place: Path, messages: int, hours: int, batches: int) -> None:
-    """Trace messages as files, `batches` of them, in the order of time."""
-    now_ms = SYSTEM_CLOCK.now_ms()
-    month_ms = spark.sql("SELECT unix_millis(date_trunc('month', current_timestamp()))").first()[0]
-    begin_ms = max(month_ms, now_ms - hours * 3_600_000) - month_ms
+def generate(spark: Any, root: Path, messages: int, hours: int, batches: int) -> None:
+    """Trace messages and their records as files, `batches` of each, in the order of time."""
+    begin_ms, month_ms = begin_of(spark, hours)
     ms = f"({begin_ms} + {MS.format(span_ms=hours * 3_600_000, messages=messages)})"
     parts = ",".join(
         CONSUMPTION.format(group=group, after=5 + 3 * n, n=n) for n, group in enumerate(("billing", "stock"))
@@ -61,7 +63,129 @@ def generate(spark: Any, place: Path, messages: int, hours: int, batches: int) -
             f"timestamp_millis({month_ms} + {ms.replace('x', last_x)} + 500) AS store_timestamp",
             "'10.0.0.9:5000' AS born_host",
         )  # fmt: skip
-        frame.coalesce(1).write.mode("append").parquet(str(place))
+        frame.coalesce(1).write.mode("append").parquet(str(root / jobs.TRACES.name))
+        ids = f"{MESSAGE_ID.format(ms=ms)}".replace("x ", "id ").replace("x)", "id)").replace("(x", "(id")
+        stored = spark.range(first * BODY_MESSAGES, last * BODY_MESSAGES, 1, 1).selectExpr(
+            "'orders' AS topic", "'broker-a' AS broker", "int(id % 4) AS queue_id", "id div 4 AS queue_offset",
+            "id * 1200 AS commit_log_offset", f"{ids} AS message_id",
+            "concat('0A00000200002A9F', lpad(hex(id * 1200), 16, '0')) AS offset_message_id",
+            "concat('order-', id) AS keys", "concat('T', id % 10) AS tags", f"map('UNIQ_KEY', {ids}) AS properties",
+            "1024 AS body_length", f"timestamp_millis({month_ms} + {ms.replace('x', 'id')}) AS born_timestamp",
+            f"timestamp_millis({month_ms} + {ms.replace('x', 'id')} + 1) AS store_timestamp",
+            "'10.0.0.9:5000' AS born_host", "'10.0.0.2:10911' AS store_host", "0 AS reconsume_times", "0 AS sys_flag",
+            "repeat('b', 1024) AS body",
+        )  # fmt: skip
+        stored.coalesce(1).write.mode("append").parquet(str(root / jobs.RECORDS.name))
+
+
+class Meter:
+    """CPU and wall time between two readings."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), tree_cpu_s()
+
+    def read(self) -> dict[str, float]:
+        """Return seconds and CPU seconds since the last reading."""
+        before, self._began = self._began, (time.perf_counter(), tree_cpu_s())
+        return {"s": round(self._began[0] - before[0], 2), "cpu_s": round(self._began[1] - before[1], 2)}
+
+
+class Rounds(run.SilentListener):
+    """Measures the reading of the sources and each table; `is_quiet` is set by a round without changes."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.steps: dict[str, dict[str, float]] = {}
+        self.quiet_rounds = 0
+
+    def on_tables_published(self, progress: run.JobProgress) -> None:
+        self._add(progress.rebuilt[0].table.name)
+        self.quiet_rounds = 0
+
+    def on_round(self, progress: run.JobProgress) -> None:
+        self._add("round")
+        self.quiet_rounds = 0 if progress.rebuilt else self.quiet_rounds + 1
+
+    def _add(self, name: str) -> None:
+        step, former = self.meter.read(), self.steps.get(name, {})
+        self.steps[name] = {key: round(value + former.get(key, 0), 2) for key, value in step.items()}
+
+
+def measure_late(spark: Any, root: Path, given: argparse.Namespace, job: Any) -> list[dict[str, Any]]:
+    """Add one late consumption at a time to running jobs, and return the cost until all tables contain it."""
+    home, stop, rounds = root / "tables", threading.Event(), Rounds()
+    settings = run.RunSettings(interval_s=1.0)
+    runner = run.JobRunner(
+        spark=spark, job=job, streams=open_streams(spark, root, job), home=home, settings=settings, stop=stop
+    )
+    thread = threading.Thread(target=runner.run, args=(rounds,))
+    thread.start()
+    results = []
+    begin_ms, month_ms = begin_of(spark, given.hours)
+    ms = f"({begin_ms} + {MS.format(span_ms=given.hours * 3_600_000, messages=given.messages)})"
+    try:
+        while rounds.quiet_rounds < 3:
+            time.sleep(0.2)
+        for number in range(given.late):
+            x = given.messages // 2 + number * 7
+            record = CONSUMPTION.format(group="audit", after=60_000, n=9).replace("id,", f"{MESSAGE_ID.format(ms=ms)},")
+            record = record.replace("t +", f"{month_ms} + {ms} +")
+            frame = spark.sql(f"SELECT bigint({x}) AS x").selectExpr(
+                f"encode(concat_ws('', {record}), 'UTF-8') AS body", "'broker-a' AS broker", "5 AS queue_id",
+                f"{number}L AS queue_offset", "current_timestamp() AS store_timestamp", "'10.0.0.9:5000' AS born_host",
+                "CAST(map() AS MAP<STRING, STRING>) AS properties",
+            )  # fmt: skip
+            frame.coalesce(1).write.mode("overwrite").parquet(str(root / "late"))
+            (file,) = (root / "late").glob("*.parquet")
+            time.sleep(3)
+            versions = {table.name: table_format.read_version(home, table) for table in job.tables}
+            meter, began = Meter(), time.perf_counter()
+            rounds.steps, rounds.meter, rounds.quiet_rounds = {}, Meter(), 0
+            file.rename(root / jobs.TRACES.name / f"late-{number}.parquet")
+            seen: dict[str, float] = {}
+            expected = {table.name for table in job.tables} & {"journeys", "health", "traffic"}
+            while not (expected <= seen.keys() and rounds.quiet_rounds >= 1):
+                time.sleep(0.05)
+                for table in job.tables:
+                    if table.name not in seen and table_format.read_version(home, table) != versions[table.name]:
+                        seen[table.name] = round(time.perf_counter() - began, 1)
+                if not thread.is_alive():
+                    raise SystemExit("the jobs ended")
+            total = meter.read()
+            written = {
+                table.name: sum(
+                    file.bytes for file in now.files
+                    if (former := versions[table.name]) is None or file not in former.files
+                )
+                for table in job.tables
+                if (now := table_format.read_version(home, table)) is not None
+            }  # fmt: skip
+            results.append({**total, "visible_s": seen, "steps": rounds.steps, "bytes": sum(written.values())})
+            print(json.dumps(results[-1]), flush=True)
+    finally:
+        stop.set()
+        thread.join()
+    return results
+
+
+def begin_of(spark: Any, hours: int) -> tuple[int, int]:
+    """Return the first ms of the messages since the beginning of the month, and that beginning."""
+    month_ms = spark.sql("SELECT unix_millis(date_trunc('month', current_timestamp()))").first()[0]
+    return max(month_ms, SYSTEM_CLOCK.now_ms() // 3_600_000 * 3_600_000 - hours * 3_600_000) - month_ms, month_ms
+
+
+def open_streams(spark: Any, root: Path, job: Any) -> dict[str, Any]:
+    """Return the files of each source as a stream, one file per micro-batch."""
+    return {
+        source.name: spark.readStream.schema(
+            spark.read.parquet(str(root / source.name)).schema
+            if source.name == jobs.RECORDS.name
+            else source.schema
+        )
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(root / source.name))
+        for source in job.sources
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -70,46 +194,33 @@ def main() -> None:
     options.add_argument("--hours", type=int, default=6, help="over which they were sent")
     options.add_argument("--batches", type=int, default=4)
     options.add_argument("--jobs", default="trace", help="joined by commas")
+    options.add_argument("--late", type=int, default=0, help="late events, one after the other")
     options.add_argument("--directory", type=Path)
+    options.add_argument("--conf", action="append", default=[], help="setting of Spark, KEY=VALUE")
     given = options.parse_args()
     root = given.directory or Path(tempfile.mkdtemp(prefix="ariane-pipeline-"))
     home = root / "tables"
-    home.mkdir(parents=True)
-    spark = get_or_create_session("ariane bench", "local[2]", long_running=True)
+    home.mkdir(parents=True, exist_ok=True)
+    conf = dict(entry.split("=", 1) for entry in given.conf)
+    spark = get_or_create_session("ariane bench", "local[2]", long_running=True, conf=conf)
+    result: dict[str, Any] = {"jobs": given.jobs, "batches": given.batches}
     try:
-        generate(spark, root / "inbox", given.messages, given.hours, given.batches)
-        events = given.messages // BODY_MESSAGES * BODY_MESSAGES * RECORDS
+        if not (root / jobs.TRACES.name).exists():
+            generate(spark, root, given.messages, given.hours, given.batches)
         job = jobs.combine_jobs(tuple(given.jobs.split(",")))
-        job = job._replace(sources=(jobs.TRACES,))
-        messages = (
-            spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(str(root / "inbox"))
-        )
-        marks: list[tuple[float, float]] = []
-
-        def mark(*_: object) -> None:
-            marks.append((time.perf_counter(), tree_cpu_s()))
-
-        class Marks(run.SilentListener):
-            def on_round(self, progress: run.JobProgress) -> None:
-                mark()
-
-        class Runner(run.JobRunner):
-            def _round(self) -> run.JobProgress:
-                mark()
-                return super()._round()
-
-        mark()
-        settings, streams, stop = run.RunSettings(once=True), {"traces": messages}, threading.Event()
-        Runner(spark=spark, job=job, streams=streams, home=home, settings=settings, stop=stop).run(Marks())
-        mark()
-        names = ("append", "fold", "tend")
-        result: dict[str, Any] = {"events": events, "batches": given.batches, "jobs": given.jobs}
-        for name, (began, cpu), (ended, cpu_end) in zip(names, marks, marks[1:], strict=False):
-            result[name] = {
-                "seconds": round(ended - began, 1),
-                "events_per_s": round(events / (ended - began)),
-                "events_per_cpu_s": round(events / max(cpu_end - cpu, 0.01)),
-            }
+        events = given.messages // BODY_MESSAGES * BODY_MESSAGES * RECORDS
+        rounds, whole = Rounds(), Meter()
+        streams, stop = open_streams(spark, root, job), threading.Event()
+        run.JobRunner(
+            spark=spark, job=job, streams=streams, home=home, settings=run.RunSettings(once=True), stop=stop
+        ).run(rounds)
+        total = whole.read()
+        rounds._add("maintenance")
+        result |= {"events": events, **total, "us_per_event": round(total["cpu_s"] / events * 1e6, 1)}
+        result["steps"] = rounds.steps
+        print(json.dumps(result), flush=True)
+        if given.late:
+            result["late"] = measure_late(spark, root, given, job)
         result["tables"] = {
             table.name: {"rows": now.rows, "files": len(now.files), "bytes": sum(file.bytes for file in now.files)}
             for table in job.tables
@@ -117,7 +228,8 @@ def main() -> None:
         }
         print(json.dumps(result, indent=1))
     finally:
-        spark.stop()
+        with contextlib.suppress(Exception):
+            spark.stop()
         if not given.directory:
             shutil.rmtree(root)
 
