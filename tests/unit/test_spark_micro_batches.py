@@ -236,8 +236,14 @@ def test_a_batch_waits_for_min_offsets_or_the_trigger_delay(servers: Servers) ->
     last = item.latestOffset(start, ReadMinRows(50))
     servers.held[A] = OffsetBounds(0, 101, True)
     assert item.latestOffset(last, ReadMinRows(50)) is last
-    item.is_due = lambda: True
-    assert offset_ranges.end_positions(item.latestOffset(last, ReadMinRows(50)))[A] == 101
+    due = iter([True])
+    item.is_due = lambda: next(due, False)
+    servers.held[A] = OffsetBounds(0, 100, True)
+    assert item.latestOffset(last, ReadMinRows(50)) is last
+    servers.held[A] = OffsetBounds(0, 101, True)
+    assert offset_ranges.end_positions(item.latestOffset(last, ReadMinRows(50)))[A] == 101, (
+        "due since nothing was pending"
+    )
     servers.held[A] = OffsetBounds(0, 100, True)
     item = reader(minOffsetsPerTrigger="50")
     assert item.latestOffset(start, ReadAllAvailable()) != start

@@ -188,7 +188,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _should_wait(self, waiting: Positions, limit: ReadLimit) -> bool:
         """Return whether minOffsetsPerTrigger is not reached yet. AvailableNow never waits: no more messages will be added."""
         minimum = self._options.min_offsets_per_trigger
-        if minimum is None or self._stop_bounds is not None or isinstance(limit, ReadAllAvailable) or self.is_due():
+        if minimum is None or self._stop_bounds is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        # Only with pending messages: the first message after a while without any is then read at once.
+        if waiting and self.is_due():
             return False
         is_late = self._monotonic() - self._planned_s >= self._options.max_trigger_delay / 1000
         return sum(waiting.values()) < minimum and not is_late
