@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.pipeline import table_publisher
+from ariane.pipeline import few_rows, table_publisher
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion, read_version
 from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
@@ -40,6 +40,10 @@ class IncrementalTable:
     others, with only the new rows of changed buckets. Its result is appended, so rows may be duplicated."""
     freshness_inputs: tuple[TableSchema, ...] = ()
     """The inputs that define the as-of time of the table, where others may receive no rows for days; empty: all of them."""
+    is_by_message: bool = False
+    """Whether each row depends only on the input rows with its `message_id`, and on `timed`."""
+    timed: few_rows.TimedInput | None = None
+    """An input without message ids, for tables by message."""
     maintain: Callable[[SparkSession, Path, int], object] | None = None
     """Periodic work on the table after compaction; takes the session, HOME and the time in ms."""
 
@@ -70,28 +74,68 @@ def rebuild_changed(
     buckets = changed_buckets | (following & filled_buckets)
     if not buckets:
         return None
-    read_buckets = buckets | {
-        before for bucket in buckets for before in _adjacent_buckets(bucket, -incremental.lookback)
-    }
-    frames = [
-        table_publisher.read_table(spark, home, table, lambda file: file.bucket in read_buckets)
-        for table in incremental.inputs
-    ]
-    if incremental.repartitioned:
-        frames = [
-            _rows_added_after(spark, home, table, applied.get(table.name, 0)) for table in incremental.inputs
-        ] + frames
-    rows = incremental.compute(*frames)
-    if incremental.lookback:
-        rows = rows.where(rows[BUCKET].isin(sorted(buckets)))
+    frame, rows = _compute(spark, home, incremental, inputs, applied, buckets)
     change = table_publisher.TableChange(
-        frame=rows,
+        frame=frame,
+        rows=rows,
         applied={name: version.version for name, version in inputs.items()},
         replaced=() if incremental.repartitioned else buckets,
         as_of_ms=_as_of_ms(incremental, inputs),
     )
     published = table_publisher.commit(home, incremental.table, change, now_ms)
     return AggregationResult(incremental.table, len(buckets), published)
+
+
+def _compute(
+    spark: SparkSession,
+    home: Path,
+    incremental: IncrementalTable,
+    inputs: Mapping[str, TableVersion],
+    applied: Mapping[str, int],
+    buckets: set[str],
+) -> tuple[DataFrame | None, few_rows.Rows]:
+    """Return the rows of changed buckets: those of buckets with many changes, and those of the others."""
+    if incremental.repartitioned:
+        new = [_rows_added_after(spark, home, table, applied.get(table.name, 0)) for table in incremental.inputs]
+        return incremental.compute(*new, *_rows_of(spark, home, incremental, buckets)), {}
+    rows: few_rows.Rows = {}
+    if incremental.is_by_message and applied:
+        changed = few_rows.changed_messages(home, inputs, applied, incremental.timed)
+        if changed:
+            rows = _recompute_messages(spark, home, incremental, changed)
+            buckets = buckets - changed.keys()
+    if not buckets:
+        return None, rows
+    read_buckets = buckets | {
+        before for bucket in buckets for before in _adjacent_buckets(bucket, -incremental.lookback)
+    }
+    read_rows = sum(file.rows for version in inputs.values() for file in version.files if file.bucket in read_buckets)
+    is_small = read_rows <= few_rows.MAX_ROWS
+    frames = _rows_of(few_rows.session(spark) if is_small else spark, home, incremental, read_buckets)
+    if is_small:
+        computed = few_rows.compute(frames, incremental.compute, incremental.table)
+        return None, rows | {bucket: part for bucket, part in computed.items() if bucket in buckets}
+    frame = incremental.compute(*frames)
+    return (frame.where(frame[BUCKET].isin(sorted(buckets))) if incremental.lookback else frame), rows
+
+
+def _rows_of(spark: SparkSession, home: Path, incremental: IncrementalTable, buckets: set[str]) -> list[DataFrame]:
+    return [
+        table_publisher.read_table(spark, home, table, lambda file: file.bucket in buckets)
+        for table in incremental.inputs
+    ]
+
+
+def _recompute_messages(
+    spark: SparkSession, home: Path, incremental: IncrementalTable, changed: Mapping[str, set[str]]
+) -> few_rows.Rows:
+    ids = sorted({message_id for ids in changed.values() for message_id in ids})
+    frames = [
+        frame.where(frame[few_rows.ID].isin(ids)) if few_rows.ID in frame.columns else frame
+        for frame in _rows_of(few_rows.session(spark), home, incremental, set(changed))
+    ]
+    computed = few_rows.compute(frames, incremental.compute, incremental.table)
+    return few_rows.merge(home, incremental.table, changed, computed)
 
 
 def _applied_versions(home: Path, table: TableSchema, inputs: Mapping[str, TableVersion]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
+from ariane.pipeline.few_rows import TimedInput
 from ariane.pipeline.incremental import IncrementalTable
 from ariane.pipeline.tables import (
     clocks,
@@ -47,6 +48,8 @@ class TopicSource(NamedTuple):
     schema: str
     """Columns to read."""
     append_tables: tuple[AppendTable, ...]
+    limits: Mapping[str, str] = {}
+    """Options that limit a micro-batch, so that a backlog is committed at least every 30 s (docs/performance.md)."""
     prepare: Callable[[DataFrame], DataFrame] = lambda batch: batch
     """Shared preparation of a micro-batch for all tables. The result is cached until all of them have it."""
 
@@ -76,6 +79,8 @@ TRACES = TopicSource(
         AppendTable(t.TRACE_EVENTS, trace_decoding.trace_events),
         AppendTable(t.TRACE_REJECTS, trace_decoding.trace_rejects),
     ),
+    # By size: a trace message has one record or many.
+    limits={"maxBytesPerTrigger": "64m"},
 )
 SAMPLES = TopicSource(
     "samples",
@@ -87,7 +92,7 @@ SAMPLES = TopicSource(
         AppendTable(t.SAMPLES_COUNTERS, samples.counters),
         AppendTable(t.SAMPLES_REJECTS, samples.rejects),
     ),
-    samples.records,
+    prepare=samples.records,
 )
 
 RECORDS = TopicSource(
@@ -95,15 +100,27 @@ RECORDS = TopicSource(
     messages.options(),
     messages.SCHEMA,
     (AppendTable(t.MESSAGES, messages.message_headers), AppendTable(t.RECORD_POSITIONS, messages.record_positions)),
-    messages.decode_records,
+    limits={"maxOffsetsPerTrigger": "400000"},
+    prepare=messages.decode_records,
 )
 
 # The as-of time comes from the traces: `messages` belongs to other jobs, which may not run.
 TRACE_TABLES = (
     IncrementalTable(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, freshness_inputs=(t.TRACE_EVENTS,)),
-    IncrementalTable(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), message_keys.message_keys, maintain=message_keys.merge_days),
     IncrementalTable(
-        t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys, freshness_inputs=(t.TRACE_EVENTS,)
+        t.MESSAGE_KEYS,
+        (t.TRACE_EVENTS,),
+        message_keys.message_keys,
+        is_by_message=True,
+        maintain=message_keys.merge_days,
+    ),
+    IncrementalTable(
+        t.JOURNEYS,
+        (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS),
+        journeys.journeys,
+        freshness_inputs=(t.TRACE_EVENTS,),
+        is_by_message=True,
+        timed=TimedInput(t.CLOCKS, clocks.COUNTS, t.TRACE_EVENTS, "trace_stored_at"),
     ),
 )
 TRAFFIC_TABLES = (
@@ -117,12 +134,19 @@ CONSUMPTION_TABLE = IncrementalTable(
 HEALTH_TABLE = IncrementalTable(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, lookback=1)
 # The as-of time comes from the messages: there may be no marks for days, and traces belong to another job.
 MARKS_TABLE = IncrementalTable(t.POSITION_MARKS, (t.RECORD_POSITIONS,), messages.position_marks, repartitioned=True)
-DELAYS_TABLE = IncrementalTable(t.DELAYS, (t.MESSAGES, t.POSITION_MARKS), delays.delays, freshness_inputs=(t.MESSAGES,))
+DELAYS_TABLE = IncrementalTable(
+    t.DELAYS,
+    (t.MESSAGES, t.POSITION_MARKS),
+    delays.delays,
+    freshness_inputs=(t.MESSAGES,),
+    is_by_message=True,
+)
 TRANSACTIONS_TABLE = IncrementalTable(
     t.TRANSACTIONS,
     (t.MESSAGES, t.POSITION_MARKS, t.TRACE_EVENTS),
     transactions.transactions,
     freshness_inputs=(t.MESSAGES,),
+    is_by_message=True,
 )
 
 JOBS = {

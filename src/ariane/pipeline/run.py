@@ -182,7 +182,7 @@ def read_stream(
 
     spark.dataSource.register(NamedSource)
     reader = spark.readStream.format(NamedSource.name()).schema(source.schema).option("startingOffsets", "earliest")
-    return reader.options(**{**source.options, **options}).load()
+    return reader.options(**{**source.options, **source.limits, **options}).load()
 
 
 class JobRunner:

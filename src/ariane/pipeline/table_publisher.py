@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from pyspark.sql import types as T
 
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ConfigError, StoreError
+from ariane.pipeline import few_rows
 from ariane.tables import TableSchema, delta_log
 from ariane.tables.table_format import (
     BUCKET,
@@ -138,12 +139,14 @@ def append_batch(frame: DataFrame, home: Path, table: TableSchema, query: str, b
 class TableChange:
     """What the next version of a table adds or replaces."""
 
-    frame: DataFrame
+    frame: DataFrame | None = None
     """Rows with the table's columns and `bucket`."""
+    rows: few_rows.Rows = field(default_factory=dict)
+    """Further rows, of other buckets than those of `frame`."""
     applied: Mapping[str, int]
     """Progress of the inputs, see `TableVersion.applied`."""
     replaced: Collection[str] = ()
-    """Buckets, or paths of files, whose rows `frame` replaces; empty: rows are appended."""
+    """Buckets, or paths of files, whose rows these replace; empty: rows are appended."""
     as_of_ms: int | None = None
     """See `TableVersion.as_of_ms`; None: the latest time of the table's own rows."""
     added_version: int | None = None
@@ -156,7 +159,7 @@ def commit(home: Path, table: TableSchema, change: TableChange, now_ms: int) -> 
         former = read_version(home, table) or TableVersion.initial(table, now_ms)
         number = former.version + 1
         directory = home / table.name
-        written = _write_files(change.frame, directory, number, table, change.added_version or number)
+        written = _write_files(change, directory, number, table)
         as_of_ms = change.as_of_ms
         if as_of_ms is None:
             times = [former.as_of_ms, *(file.last_ms for file in written)]
@@ -230,31 +233,41 @@ def _publish(home: Path, table: TableSchema, former: TableVersion, version: Tabl
     delta_log.record_version(home, table, version, now_ms, former=former)
 
 
-def _write_files(
-    frame: DataFrame, directory: Path, number: int, table: TableSchema, added_version: int
-) -> list[DataFile]:
+def _write_files(change: TableChange, directory: Path, number: int, table: TableSchema) -> list[DataFile]:
     """Write the files of a version: one per bucket, sorted by the table's sort columns, forced to the disk."""
     import pyarrow.parquet as pq
 
     target = directory / version_directory(number)
-    rows = frame.select(*table.column_names, BUCKET).repartition(BUCKET)
-    writer = rows.sortWithinPartitions(BUCKET, *table.sort_columns).write.mode("overwrite").partitionBy(BUCKET)
-    writer = writer.option("compression", "zstd").option("parquet.block.size", table.row_group_bytes)
-    writer.parquet(str(target))
+    if change.frame is None:
+        shutil.rmtree(target, ignore_errors=True)  # remains of an attempt that failed
+    else:
+        _write_frame(change.frame, target, table)
+    few_rows.write(target, table, change.rows)
     written = []
     for path in sorted(target.glob(f"{BUCKET}=*/*.parquet")):
         footer = pq.read_metadata(path)
         first_ms, last_ms = _time_range(footer, table.time_column)
         name, bucket = path.relative_to(directory).as_posix(), bucket_of_directory(path.parent.name)
-        written.append(DataFile(name, bucket, footer.num_rows, path.stat().st_size, added_version, first_ms, last_ms))
+        written.append(
+            DataFile(
+                name, bucket, footer.num_rows, path.stat().st_size, change.added_version or number, first_ms, last_ms
+            )
+        )
         fsync_path(path)
         fsync_path(path.parent)
     if not written:  # otherwise every empty batch would leave a directory
-        shutil.rmtree(target)
+        shutil.rmtree(target, ignore_errors=True)
         return []
     fsync_path(target)
     fsync_path(directory)
     return written
+
+
+def _write_frame(frame: DataFrame, target: Path, table: TableSchema) -> None:
+    rows = frame.select(*table.column_names, BUCKET).repartition(BUCKET)
+    writer = rows.sortWithinPartitions(BUCKET, *table.sort_columns).write.mode("overwrite").partitionBy(BUCKET)
+    writer = writer.option("compression", few_rows.COMPRESSION).option("parquet.block.size", table.row_group_bytes)
+    writer.parquet(str(target))
 
 
 def _time_range(footer: Any, column: str) -> tuple[int | None, int | None]:

@@ -36,6 +36,8 @@ CLOCK = (*SHARED_CLOCK, "minute")
 DISCARDED_IDS_MAX = 8
 # Part of the bounds of a clock that is not used, from this number of messages on.
 TRIMMED, TRIMMED_FROM = 0.01, 10
+# Columns of the table that say nothing about the offset.
+COUNTS = ("messages", "sends", "deliveries", "discarded", "discarded_ids")
 
 
 def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:

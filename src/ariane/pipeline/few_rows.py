@@ -1,0 +1,200 @@
+"""Computes tables from few rows: for these, Spark's planning, code generation and files cost more than the rows.
+
+    rows of the changed messages ─ compute, interpreted and in one task ─→ Arrow ─┐
+    file of the bucket, without these messages ───────────────────────────────────┴→ new file of the bucket
+
+A table has `message_inputs` if each of its rows is a function of all input rows with the same `message_id`. Then the result is that
+of computing the whole bucket: tests/spark/test_pipeline_few_rows.py compares both for rows in random order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ariane.tables import TableSchema
+from ariane.tables.table_format import BUCKET, DataFile, TableVersion, bucket_of_directory, read_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_ROWS = 5_000  # of the inputs, to be computed in one task without generated code
+MAX_MESSAGES = 500  # changed ones of a table; more are computed with their whole buckets
+ID = "message_id"
+COMPRESSION = "zstd"
+SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    # A broadcast is a job of its own.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+
+Rows = dict[str, pa.Table]  # by bucket
+
+
+class TimedInput(NamedTuple):
+    """An input that is joined to the rows of a message by the hour or minute of a time."""
+
+    table: TableSchema
+    """Its time column is named as the unit, `hour` or `minute`."""
+    unused: tuple[str, ...]
+    """Columns that the result does not depend on."""
+    message_input: TableSchema
+    time_column: str
+    """Column of `message_input` that is truncated to the unit and joined."""
+
+
+@cache
+def session(spark: SparkSession) -> SparkSession:
+    """Return a session of the same application whose queries are cheap for few rows."""
+    few = spark.newSession()
+    for key, value in SETTINGS.items():
+        few.conf.set(key, value)
+    return few
+
+
+def compute(frames: Iterable[DataFrame], function: Callable[..., DataFrame], table: TableSchema) -> Rows:
+    """Return the rows of a table by bucket; `frames` are of a session of `session`."""
+    # With all rows in one partition no step needs a shuffle.
+    result = function(*(frame.coalesce(1) for frame in frames)).select(*table.column_names, BUCKET).toArrow()
+    buckets = pc.unique(result[BUCKET]).to_pylist()
+    rows = result.drop_columns([BUCKET])
+    return {bucket: rows.filter(pc.equal(result[BUCKET], bucket)) for bucket in buckets}
+
+
+def changed_messages(
+    home: Path, inputs: Mapping[str, TableVersion], applied: Mapping[str, int], timed: TimedInput | None
+) -> dict[str, set[str]]:
+    """Return the ids of the messages whose rows may have changed, by bucket, of buckets with few of them.
+
+    Args:
+        inputs: versions of the inputs.
+        applied: last version of each input that the table contains.
+        timed: input without message ids.
+    """
+    changed: dict[str, set[str]] = {}
+    too_many: set[str] = set()
+    for name, version in inputs.items():
+        if timed is not None and name == timed.table.name:
+            continue
+        for bucket, files in _new_files(version, applied.get(name, 0)).items():
+            if sum(file.rows for file in files) > MAX_ROWS:
+                too_many.add(bucket)
+                continue
+            for file in files:
+                changed.setdefault(bucket, set()).update(_column(home / name / file.path, ID).to_pylist())
+    if timed is not None and timed.table.name in inputs:
+        for bucket, ids in _messages_of_times(home, inputs, applied, timed).items():
+            if ids is None:
+                too_many.add(bucket)
+            else:
+                changed.setdefault(bucket, set()).update(ids)
+    few: dict[str, set[str]] = {}
+    for bucket, ids in sorted(changed.items(), key=lambda entry: len(entry[1])):
+        if bucket not in too_many and len(ids) + sum(map(len, few.values())) <= MAX_MESSAGES:
+            few[bucket] = ids
+    return few
+
+
+def merge(home: Path, table: TableSchema, changed: Mapping[str, set[str]], computed: Mapping[str, pa.Table]) -> Rows:
+    """Return the rows of the buckets in `changed`: those of the table without the changed messages, and the computed ones."""
+    former = read_version(home, table)
+    files = _by_bucket(former.files if former else (), lambda file: file.bucket in changed)
+    merged: Rows = {}
+    for bucket, ids in changed.items():
+        parts = [computed[bucket]] if bucket in computed else []
+        for file in files.get(bucket, ()):
+            rows = pq.ParquetFile(home / table.name / file.path).read()
+            parts.append(rows.filter(pc.invert(pc.is_in(rows[ID], pa.array(ids, pa.string())))))
+        rows = pa.concat_tables(parts, promote_options="permissive") if parts else None
+        if rows is not None and rows.num_rows:
+            merged[bucket] = rows.select(table.column_names)
+    return merged
+
+
+def write(directory: Path, table: TableSchema, rows: Rows) -> None:
+    """Write a file per bucket below the directory of a version, sorted by the table's sort columns."""
+    order = [(name, "ascending") for name in table.sort_columns]
+    for bucket, part in rows.items():
+        if not part.num_rows:
+            continue
+        target = directory / f"{BUCKET}={bucket}"
+        target.mkdir(parents=True, exist_ok=True)
+        ordered = part.take(pc.sort_indices(part, sort_keys=order))
+        pq.write_table(
+            ordered,
+            target / "part-00000.zstd.parquet",
+            compression=COMPRESSION,
+            row_group_size=max(1, table.row_group_bytes * ordered.num_rows // max(1, ordered.nbytes)),
+            write_page_index=True,
+        )
+
+
+def _messages_of_times(
+    home: Path, inputs: Mapping[str, TableVersion], applied: Mapping[str, int], timed: TimedInput
+) -> dict[str, set[str] | None]:
+    """Return the ids of the messages with a row at a time for which the timed input has changed; None: unknown."""
+    name, unit = timed.table.name, timed.table.time_column
+    names = (unit, *(name for name in timed.table.column_names if name not in (unit, *timed.unused)))
+    directory, version = home / name, inputs[name]
+    result: dict[str, set[str] | None] = {}
+    for bucket, files in _new_files(version, applied.get(name, 0)).items():
+        before = _path_at(version, bucket, applied.get(name, 0))
+        if before is None or not (directory / before).exists():
+            result[bucket] = None
+            continue
+        old, new = (
+            {tuple(row.values()) for path in paths for row in _columns(directory / path, names).to_pylist()}
+            for paths in ([before], [file.path for file in files])
+        )
+        times = {row[0] for row in old ^ new}
+        events = inputs.get(timed.message_input.name)
+        ids: set[str] = set()
+        for file in events.files if events is not None and times else ():
+            if file.bucket == bucket:
+                rows = _columns(home / timed.message_input.name / file.path, (ID, timed.time_column))
+                at = pc.floor_temporal(rows[timed.time_column], unit=unit)
+                ids.update(rows.filter(pc.is_in(at, pa.array(times, at.type)))[ID].to_pylist())
+        result[bucket] = ids
+    return result
+
+
+def _path_at(version: TableVersion, bucket: str, number: int) -> str | None:
+    """Return the path of a bucket's file in an earlier version; None if there was none, or it is no longer listed."""
+    paths = [*(file.path for file in version.files), *(file.path for file in version.retired)]
+    earlier = [path for path in paths if bucket_of_directory(path.split("/")[1]) == bucket and _number(path) <= number]
+    return max(earlier, key=_number, default=None)
+
+
+def _number(path: str) -> int:
+    match = re.match(r"v=(\d+)/", path)
+    assert match is not None
+    return int(match[1])
+
+
+def _new_files(version: TableVersion, applied: int) -> dict[str, list[DataFile]]:
+    return _by_bucket(version.files, lambda file: file.added_version > applied)
+
+
+def _by_bucket(files: Iterable[DataFile], predicate: Callable[[DataFile], bool]) -> dict[str, list[DataFile]]:
+    result: dict[str, list[DataFile]] = {}
+    for file in filter(predicate, files):
+        result.setdefault(file.bucket, []).append(file)
+    return result
+
+
+def _columns(path: Path, names: tuple[str, ...]) -> pa.Table:
+    return pq.ParquetFile(path).read(columns=list(names))
+
+
+def _column(path: Path, name: str) -> Any:
+    return _columns(path, (name,))[name]

@@ -1,0 +1,133 @@
+"""Tables computed message by message are those computed bucket by bucket: the same rows, whatever the order of their inputs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import pyarrow.parquet as pq
+import trace_frames as frames
+from trace_frames import after, before, pub
+
+from ariane.model.trace_event import TraceEvent
+from ariane.pipeline import few_rows, incremental, jobs, table_publisher
+from ariane.pipeline.tables import trace_decoding
+from ariane.tables import ALL_TABLES, CLOCKS, JOURNEYS, MESSAGES, TRACE_EVENTS, table_format
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+HOUR_MS = 3_600_000
+HOSTS = ("10.0.0.9:5000", "10.0.0.8:5000")
+
+
+class Feed:
+    """Base tables to which rows are appended, and the tables computed from them."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self.spark = spark
+        self.home = home
+        self._offset = 0
+
+    def append(self, traces: list[tuple[TraceEvent, int, str]], stored: list[dict[str, Any]]) -> None:
+        rows = []
+        for event, late_ms, host in traces:
+            rows.append(frames.message(frames.body([event]), self._offset, host, frames.at(60_000 + late_ms)))
+            self._offset += 1
+        events = trace_decoding.trace_events(frames.messages(self.spark, rows))
+        added = [(TRACE_EVENTS, events)]
+        if stored:
+            added.append((MESSAGES, frames.stored_messages(self.spark, stored)))
+        for table, frame in added:
+            former = table_format.read_version(self.home, table)
+            change = table_publisher.TableChange(frame=frame, applied=former.applied if former else {})
+            table_publisher.commit(self.home, table, change, 0)
+
+    def rebuild(self) -> None:
+        for table in jobs.TRACE_TABLES:
+            incremental.rebuild_changed(self.spark, self.home, table, 0)
+
+    def rows(self, name: str) -> list[str]:
+        (table,) = (table for table in ALL_TABLES if table.name == name)
+        paths = table_format.data_paths(self.home, table)
+        return sorted(str(row) for path in paths for row in pq.ParquetFile(path).read(table.column_names).to_pylist())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_in_random_order_yield_the_tables_of_a_whole_rebuild(
+    spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    ids = [f"7F0000010001AABBCCDD{number % 4 // 3 * 600_000:08X}{number:04X}" for number in range(12)]  # two buckets
+    traces: list[tuple[TraceEvent, int, str]] = []
+    for number, message_id in enumerate(ids):
+        at = number * 40
+        for event in (
+            pub(message_id, at),
+            *(
+                part
+                for call in range(rng.randrange(3))
+                for part in (
+                    before(message_id, f"{message_id}-{call}", at + 5, retry_times=call),
+                    after(message_id, f"{message_id}-{call}", at + 9, code=rng.choice((0, 2))),
+                )
+            ),
+        ):
+            traces.append((event, rng.choice((0, 0, 0, 3, HOUR_MS, 2 * HOUR_MS)), rng.choice(HOSTS)))
+    traces += rng.sample(traces, 3)  # read twice
+    stored = [frames.stored(message_id, number * 40 + 1) for number, message_id in enumerate(ids)]
+    stored += [frames.stored(message_id, 900, topic="%DLQ%G") for message_id in rng.sample(ids, 2)]
+    rng.shuffle(traces)
+    rng.shuffle(stored)
+    steps = 3
+    monkeypatch.setattr(few_rows, "MAX_MESSAGES", 8)  # of 12: some rounds compute whole buckets
+    gradual = Feed(spark, tmp_path / "gradual")
+    for step in range(steps):
+        gradual.append(traces[step::steps], stored[step::steps])
+        gradual.rebuild()
+    monkeypatch.setattr(few_rows, "MAX_MESSAGES", 0)
+    monkeypatch.setattr(few_rows, "MAX_ROWS", 0)
+    whole = Feed(spark, tmp_path / "whole")
+    for step in range(steps):
+        whole.append(traces[step::steps], stored[step::steps])
+    whole.rebuild()
+    for table in jobs.TRACE_TABLES:
+        assert gradual.rows(table.table.name) == whole.rows(table.table.name), table.table.name
+    assert len(whole.rows(JOURNEYS.name)) >= len(ids)
+
+
+def test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, tmp_path)
+    a, b, c, d, e = (f"7F0000010001AABBCCDD00000000{number:04X}" for number in range(5))
+    (journeys,) = (table for table in jobs.TRACE_TABLES if table.table is JOURNEYS)
+
+    def changed() -> dict[str, set[str]]:
+        inputs = {
+            table.name: version
+            for table in journeys.inputs
+            if (version := table_format.read_version(feed.home, table)) is not None
+        }
+        former = table_format.read_version(feed.home, JOURNEYS)
+        assert former is not None
+        return few_rows.changed_messages(feed.home, inputs, former.applied, journeys.timed)
+
+    feed.append([(pub(a), 0, HOSTS[0]), (pub(b, 5), 0, HOSTS[0]), (pub(c), HOUR_MS, HOSTS[0])], [])
+    feed.rebuild()
+    assert changed() == {}
+    feed.append([(pub(d), HOUR_MS, HOSTS[0])], [])
+    incremental.rebuild_changed(spark, feed.home, jobs.TRACE_TABLES[0], 0)
+    assert list(changed().values()) == [{d}], "the clock has one more message and the same bounds"
+    feed.append([(pub(e, 3_000), HOUR_MS - 3_000, HOSTS[0])], [])
+    incremental.rebuild_changed(spark, feed.home, jobs.TRACE_TABLES[0], 0)
+    ids = set().union(*changed().values())
+    assert ids >= {c, d, e}, "the bounds of their hour are narrower"
+    assert a not in ids
+    assert table_format.read_version(feed.home, CLOCKS) is not None
