@@ -32,6 +32,17 @@ impl Column {
         self.values.clear();
     }
 
+    /// Append values of `N` bytes, none of them null. The rows of such a column are counted only if it may have nulls.
+    #[inline]
+    pub fn push_values<T, const N: usize>(&mut self, rows: &[T], value: impl Fn(&T) -> [u8; N]) {
+        let start = self.texts.data.len();
+        self.texts.data.resize(start + rows.len() * N, 0);
+        for (place, row) in self.texts.data[start..].chunks_exact_mut(N).zip(rows) {
+            place.copy_from_slice(&value(row));
+        }
+        self.rows += rows.len();
+    }
+
     /// End a value of fixed size that was appended to `texts.data`.
     #[inline]
     pub fn end_value(&mut self) {
@@ -61,6 +72,18 @@ impl Column {
         self.push_null();
     }
 
+    /// Append nulls to a column of texts.
+    pub fn push_null_texts(&mut self, count: usize) {
+        self.texts.push_empty(count);
+        self.push_nulls(count);
+    }
+
+    /// Append nulls to a column of values of `size` bytes.
+    pub fn push_null_values(&mut self, count: usize, size: usize) {
+        self.texts.data.resize(self.texts.data.len() + count * size, 0);
+        self.push_nulls(count);
+    }
+
     /// Append null to a column of values of the same size, of `zeros`.
     pub fn push_null_value(&mut self, zeros: &[u8]) {
         self.texts.data.extend_from_slice(zeros);
@@ -72,6 +95,23 @@ impl Column {
         let end = self.names.count;
         self.texts.push_offset(end);
         self.rows += 1;
+    }
+
+    fn push_nulls(&mut self, count: usize) {
+        let end = self.rows + count;
+        while self.rows < end && self.rows % 8 != 0 {
+            self.push_null(); // up to the end of a byte
+        }
+        let rest = end - self.rows;
+        if rest == 0 {
+            return;
+        }
+        if self.nulls == 0 {
+            self.validity.resize(self.rows / 8, 0xff);
+        }
+        self.validity.resize(end.div_ceil(8), 0);
+        self.nulls += rest;
+        self.rows = end;
     }
 
     fn push_null(&mut self) {
@@ -112,6 +152,14 @@ impl Texts {
         self.push_offset(self.data.len() as i32);
     }
 
+    fn push_empty(&mut self, count: usize) {
+        let end = (self.data.len() as i32).to_ne_bytes();
+        let start = self.offsets.len();
+        self.offsets.resize(start + count * end.len(), 0);
+        self.offsets[start..].chunks_exact_mut(end.len()).for_each(|place| place.copy_from_slice(&end));
+        self.count += count as i32;
+    }
+
     #[inline]
     fn push_offset(&mut self, offset: i32) {
         self.offsets.extend_from_slice(&offset.to_ne_bytes());
@@ -143,6 +191,37 @@ mod tests {
             let valid: Vec<usize> = (0..20).filter(|row| column.validity[row / 8] >> (row % 8) & 1 == 0).collect();
             assert_eq!(valid, [9, 17]);
         }
+    }
+
+    #[test]
+    fn nulls_together_equal_single_ones() {
+        for before in 0..20 {
+            for (count, after) in [(0, 1), (1, 0), (7, 9), (8, 3), (300, 1)] {
+                let (mut single, mut together) = (Column::default(), Column::default());
+                for column in [&mut single, &mut together] {
+                    column.clear();
+                    (0..before).for_each(|_| column.push_text(b"ab"));
+                }
+                (0..count).for_each(|_| single.push_null_text());
+                together.push_null_texts(count);
+                for column in [&mut single, &mut together] {
+                    (0..after).for_each(|_| column.push_text(b"c"));
+                    column.push_null_text();
+                }
+                assert_eq!((single.nulls, &single.validity), (together.nulls, &together.validity), "{before} {count}");
+                assert_eq!(ends(&single.texts), ends(&together.texts));
+            }
+        }
+    }
+
+    #[test]
+    fn values_together_precede_nulls() {
+        let mut column = Column::default();
+        column.clear();
+        column.push_values(&[1_i32, 2, 3], |value| value.to_ne_bytes());
+        column.push_null_value(&[0; 4]);
+        column.push_null_values(2, 4);
+        assert_eq!((column.nulls, column.texts.data.len(), column.validity[0] & 0b11_1111), (3, 24, 0b00_0111));
     }
 
     #[test]

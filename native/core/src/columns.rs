@@ -174,6 +174,11 @@ impl<'a> Values<'_, 'a> {
         let value = self.values[row * self.width + index];
         (!value.is_empty()).then_some(value)
     }
+
+    /// Return whether no record of the block has the property.
+    fn has_none(&self, index: usize) -> bool {
+        self.values.chunks_exact(self.width).all(|row| row[index].is_empty())
+    }
 }
 
 /// Return what a column contains, and add the properties that it needs to `names`.
@@ -223,17 +228,21 @@ fn kind(column: &str, names: &mut Vec<&'static str>) -> Option<Kind> {
 fn append(kind: Kind, block: &[Parts], properties: Values, column: &mut Column) {
     let rows = block.iter().enumerate();
     match kind {
-        Kind::Int32(at) => {
-            column.texts.data.extend(block.iter().flat_map(|parts| i32_at(parts.head, at).to_ne_bytes()));
+        Kind::Int32(at) => column.push_values(block, |parts| i32_at(parts.head, at).to_ne_bytes()),
+        Kind::Int64(at) => column.push_values(block, |parts| i64_at(parts.head, at).to_ne_bytes()),
+        Kind::Time(at) => {
+            if column.nulls == 0 && block.iter().all(|parts| i64_at(parts.head, at).unsigned_abs() < MS_MAX) {
+                column.push_values(block, |parts| (i64_at(parts.head, at) * 1000).to_ne_bytes());
+            } else {
+                block.iter().for_each(|parts| push_time(column, Some(i64_at(parts.head, at).into())));
+            }
         }
-        Kind::Int64(at) => {
-            column.texts.data.extend(block.iter().flat_map(|parts| i64_at(parts.head, at).to_ne_bytes()));
-        }
-        Kind::Time(at) => block.iter().for_each(|parts| push_time(column, Some(i64_at(parts.head, at).into()))),
         Kind::Host(at) => block.iter().for_each(|parts| push_host(column, &parts.head[at..at + 8])),
         Kind::Topic => block.iter().for_each(|parts| column.push_text(parts.topic)),
         Kind::Body => block.iter().for_each(|parts| column.push_text(parts.body)),
+        Kind::Property(index) if properties.has_none(index) => column.push_null_texts(block.len()),
         Kind::Property(index) => rows.for_each(|(row, _)| push_optional(column, properties.get(row, index))),
+        Kind::IntegerProperty(index) if properties.has_none(index) => column.push_null_values(block.len(), 4),
         Kind::IntegerProperty(index) => {
             for (row, _) in rows {
                 match properties.get(row, index).and_then(parse_integer) {
@@ -258,6 +267,9 @@ fn append(kind: Kind, block: &[Parts], properties: Values, column: &mut Column) 
             }
         }
         Kind::OffsetMessageId => block.iter().for_each(|parts| push_offset_id(column, parts)),
+        Kind::DeliverAt(indexes) if indexes.iter().all(|index| properties.has_none(*index)) => {
+            column.push_null_values(block.len(), 8);
+        }
         Kind::DeliverAt(indexes) => {
             for (row, parts) in rows {
                 let texts = indexes.map(|index| properties.get(row, index));
@@ -271,6 +283,7 @@ fn append(kind: Kind, block: &[Parts], properties: Values, column: &mut Column) 
                 column.push_text(STATES[if is_prepared { PREPARED } else { state }]);
             }
         }
+        Kind::TransactionId { marker, .. } if properties.has_none(marker) => column.push_null_texts(block.len()),
         Kind::TransactionId { marker, unique_key } => {
             for (row, _) in rows {
                 let is_transaction = properties.get(row, marker) == Some(b"true");
