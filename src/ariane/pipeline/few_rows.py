@@ -1,19 +1,18 @@
-"""Computes tables from few rows: for these, Spark's planning, code generation and files cost more than the rows.
+"""Finds the few rows of a change, and replaces the rows that depend on them.
 
-    rows of the changed messages ─ compute, interpreted and in one task ─→ Arrow ─┐
-    file of the bucket, without these messages ───────────────────────────────────┴→ new file of the bucket
+    new rows of the inputs ─→ changed messages ─ `staged_tables` ─→ their rows ─┐
+    file of the bucket, without these messages ─────────────────────────────────┴→ new file of the bucket
 
-A table has `message_inputs` if each of its rows is a function of all input rows with the same `message_id`. Then the result is that
-of computing the whole bucket: tests/spark/test_pipeline_few_rows.py compares both for rows in random order.
+This is for tables whose rows are functions of all input rows with the same `message_id`. The result is that of computing the whole
+bucket: tests/spark/test_pipeline_few_rows.py compares both for rows in random order.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,21 +21,10 @@ import pyarrow.parquet as pq
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, DataFile, TableVersion, bucket_of_directory, read_version
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-MAX_ROWS = 5_000  # of the inputs, to be computed in one task without generated code
+MAX_ROWS = 5_000  # new ones of a bucket
 MAX_MESSAGES = 500  # changed ones of a table; more are computed with their whole buckets
 ID = "message_id"
 COMPRESSION = "zstd"
-SETTINGS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    # A broadcast is a job of its own.
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-}
 
 Rows = dict[str, pa.Table]  # by bucket
 
@@ -53,22 +41,13 @@ class TimedInput(NamedTuple):
     """Column of `message_input` that is truncated to the unit and joined."""
 
 
-@cache
-def session(spark: SparkSession) -> SparkSession:
-    """Return a session of the same application whose queries are cheap for few rows."""
-    few = spark.newSession()
-    for key, value in SETTINGS.items():
-        few.conf.set(key, value)
-    return few
+class Link(NamedTuple):
+    """How a bucket depends on the messages of preceding ones: by common keys of their rows in an input."""
 
-
-def compute(frames: Iterable[DataFrame], function: Callable[..., DataFrame], table: TableSchema) -> Rows:
-    """Return the rows of a table by bucket; `frames` are of a session of `session`."""
-    # With all rows in one partition no step needs a shuffle.
-    result = function(*(frame.coalesce(1) for frame in frames)).select(*table.column_names, BUCKET).toArrow()
-    buckets = pc.unique(result[BUCKET]).to_pylist()
-    rows = result.drop_columns([BUCKET])
-    return {bucket: rows.filter(pc.equal(result[BUCKET], bucket)) for bucket in buckets}
+    table: TableSchema
+    columns: tuple[str, ...]
+    keys: Callable[[pa.Table], pa.ChunkedArray]
+    """Takes rows with `columns` and returns the key of each row; null or empty: none."""
 
 
 def changed_messages(
@@ -105,6 +84,24 @@ def changed_messages(
     return few
 
 
+def is_linked(home: Path, version: TableVersion, link: Link, change: tuple[str, set[str]], bucket: str) -> bool:
+    """Return whether messages of `bucket` have a key in common with the messages of a change (their bucket, their ids)."""
+
+    def keys(of: str, ids: set[str] | None = None) -> set[str]:
+        result: set[str] = set()
+        for file in version.files:
+            if file.bucket == of:
+                rows = _columns(home / link.table.name / file.path, (ID, *link.columns))
+                if ids is not None:
+                    rows = rows.filter(pc.is_in(rows[ID], pa.array(ids, pa.string())))
+                result.update(pc.unique(link.keys(rows)).to_pylist())
+        return result - {None, ""}
+
+    changed, ids = change
+    keys_of_change = keys(changed, ids)
+    return bool(keys_of_change) and not keys_of_change.isdisjoint(keys(bucket))
+
+
 def merge(home: Path, table: TableSchema, changed: Mapping[str, set[str]], computed: Mapping[str, pa.Table]) -> Rows:
     """Return the rows of the buckets in `changed`: those of the table without the changed messages, and the computed ones."""
     former = read_version(home, table)
@@ -134,6 +131,8 @@ def write(directory: Path, table: TableSchema, rows: Rows) -> None:
             ordered,
             target / "part-00000.zstd.parquet",
             compression=COMPRESSION,
+            compression_level=3,
+            use_dictionary=False,  # 67,000 journeys take 1.8 MB, with dictionaries 3.4 MB
             row_group_size=max(1, table.row_group_bytes * ordered.num_rows // max(1, ordered.nbytes)),
             write_page_index=True,
         )

@@ -9,18 +9,22 @@ publishes the rows. No other state exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.pipeline import few_rows, table_publisher
+from ariane.pipeline import few_rows, staged_tables, table_publisher
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion, read_version
 from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# By session, HOME, table, its function, and whether it is interpreted.
+_staged_tables: dict[tuple[object, ...], staged_tables.StagedTable] = {}
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class IncrementalTable:
     not published yet is empty."""
     lookback: int = 0
     """Number of preceding buckets that `compute` needs as well. The rows that it returns for these are dropped."""
+    link: few_rows.Link | None = None
+    """How a bucket depends on the messages of the preceding ones; None: on all of them."""
     repartitioned: bool = False
     """Whether rows go to other buckets than their input rows. `compute` then takes an additional DataFrame per input, before the
     others, with only the new rows of changed buckets. Its result is appended, so rows may be duplicated."""
@@ -70,7 +76,7 @@ def rebuild_changed(
     }
     # A bucket also changes with the preceding ones that it is computed from, provided that it has rows itself.
     filled_buckets = {file.bucket for version in inputs.values() for file in version.files}
-    following = {after for bucket in changed_buckets for after in _adjacent_buckets(bucket, incremental.lookback)}
+    following = _following_buckets(home, incremental, inputs, applied, changed_buckets)
     buckets = changed_buckets | (following & filled_buckets)
     if not buckets:
         return None
@@ -84,6 +90,27 @@ def rebuild_changed(
     )
     published = table_publisher.commit(home, incremental.table, change, now_ms)
     return AggregationResult(incremental.table, len(buckets), published)
+
+
+def _following_buckets(
+    home: Path,
+    incremental: IncrementalTable,
+    inputs: Mapping[str, TableVersion],
+    applied: Mapping[str, int],
+    changed_buckets: set[str],
+) -> set[str]:
+    """Return the buckets that may change with the preceding ones."""
+    link = incremental.link
+    changed = few_rows.changed_messages(home, inputs, applied, None) if link is not None else {}
+    version = inputs.get(link.table.name) if link is not None else None
+    return {
+        after
+        for bucket in changed_buckets
+        for after in _adjacent_buckets(bucket, incremental.lookback)
+        if link is None
+        or bucket not in changed
+        or (version is not None and few_rows.is_linked(home, version, link, (bucket, changed[bucket]), after))
+    }
 
 
 def _compute(
@@ -102,20 +129,18 @@ def _compute(
     if incremental.is_by_message and applied:
         changed = few_rows.changed_messages(home, inputs, applied, incremental.timed)
         if changed:
-            rows = _recompute_messages(spark, home, incremental, changed)
+            computed = _compute_staged(spark, home, incremental, inputs, changed)
+            rows = few_rows.merge(home, incremental.table, changed, computed)
             buckets = buckets - changed.keys()
     if not buckets:
         return None, rows
     read_buckets = buckets | {
         before for bucket in buckets for before in _adjacent_buckets(bucket, -incremental.lookback)
     }
-    read_rows = sum(file.rows for version in inputs.values() for file in version.files if file.bucket in read_buckets)
-    is_small = read_rows <= few_rows.MAX_ROWS
-    frames = _rows_of(few_rows.session(spark) if is_small else spark, home, incremental, read_buckets)
-    if is_small:
-        computed = few_rows.compute(frames, incremental.compute, incremental.table)
+    if _count_rows(inputs, read_buckets) <= staged_tables.MAX_ROWS:
+        computed = _compute_staged(spark, home, incremental, inputs, dict.fromkeys(read_buckets))
         return None, rows | {bucket: part for bucket, part in computed.items() if bucket in buckets}
-    frame = incremental.compute(*frames)
+    frame = incremental.compute(*_rows_of(spark, home, incremental, read_buckets))
     return (frame.where(frame[BUCKET].isin(sorted(buckets))) if incremental.lookback else frame), rows
 
 
@@ -126,16 +151,27 @@ def _rows_of(spark: SparkSession, home: Path, incremental: IncrementalTable, buc
     ]
 
 
-def _recompute_messages(
-    spark: SparkSession, home: Path, incremental: IncrementalTable, changed: Mapping[str, set[str]]
+def _compute_staged(
+    spark: SparkSession,
+    home: Path,
+    incremental: IncrementalTable,
+    inputs: Mapping[str, TableVersion],
+    buckets: Mapping[str, set[str] | None],
 ) -> few_rows.Rows:
-    ids = sorted({message_id for ids in changed.values() for message_id in ids})
-    frames = [
-        frame.where(frame[few_rows.ID].isin(ids)) if few_rows.ID in frame.columns else frame
-        for frame in _rows_of(few_rows.session(spark), home, incremental, set(changed))
-    ]
-    computed = few_rows.compute(frames, incremental.compute, incremental.table)
-    return few_rows.merge(home, incremental.table, changed, computed)
+    """Compute the rows of buckets, or only those of some messages, in one task."""
+    is_interpreted = _count_rows(inputs, buckets) <= staged_tables.MAX_INTERPRETED_ROWS or None not in buckets.values()
+    key = (spark, home, incremental.table.name, incremental.compute, is_interpreted)
+    if key not in _staged_tables:
+        session = staged_tables.session(spark, is_interpreted=is_interpreted)
+        directory = home / "checkpoint" / "staged" / incremental.table.name
+        _staged_tables[key] = staged_tables.StagedTable(
+            session, directory, incremental.table, incremental.inputs, incremental.compute
+        )
+    return _staged_tables[key].compute(home, inputs, buckets)
+
+
+def _count_rows(inputs: Mapping[str, TableVersion], buckets: Collection[str]) -> int:
+    return sum(file.rows for version in inputs.values() for file in version.files if file.bucket in buckets)
 
 
 def _applied_versions(home: Path, table: TableSchema, inputs: Mapping[str, TableVersion]) -> dict[str, int]:

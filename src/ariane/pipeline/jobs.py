@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline.few_rows import TimedInput
+from ariane.pipeline.few_rows import Link, TimedInput
 from ariane.pipeline.incremental import IncrementalTable
 from ariane.pipeline.tables import (
     clocks,
@@ -131,7 +131,13 @@ TRAFFIC_TABLES = (
 CONSUMPTION_TABLE = IncrementalTable(
     t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, lookback=1
 )
-HEALTH_TABLE = IncrementalTable(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, lookback=1)
+HEALTH_TABLE = IncrementalTable(
+    t.HEALTH,
+    (t.TRACE_EVENTS, t.MESSAGES),
+    health.health,
+    lookback=1,
+    link=Link(t.MESSAGES, ("properties", "keys"), health.order_keys),
+)
 # The as-of time comes from the messages: there may be no marks for days, and traces belong to another job.
 MARKS_TABLE = IncrementalTable(t.POSITION_MARKS, (t.RECORD_POSITIONS,), messages.position_marks, repartitioned=True)
 DELAYS_TABLE = IncrementalTable(

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from functools import reduce
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -39,6 +41,11 @@ RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 
 ID = ("bucket", "message_id")
 GROUPED = ("bucket", "kind", "minute", "topic", "consumer_group", "host", "cause")
+
+
+def order_keys(messages: pa.Table) -> pa.ChunkedArray:
+    """Return the ordering key of each record, for rows with `properties` and `keys`."""
+    return pc.coalesce(pc.map_lookup(messages["properties"], SHARDING_KEY, "first"), messages["keys"])
 
 
 def health(events: DataFrame, messages: DataFrame) -> DataFrame:
