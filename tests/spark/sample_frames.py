@@ -19,6 +19,7 @@ from ariane.metrics_collector.sample import (
     encode_messages,
 )
 from ariane.pipeline.tables import consumption, samples
+from table_contract_checks import check_rows
 
 Row = dict[str, Any]
 
@@ -99,7 +100,9 @@ def folded(spark: SparkSession, cases: Mapping[str, Iterable[Sample]], seed: int
     read = records(spark, reported).persist()
     frame = consumption.consumption(samples.brokers(read), samples.queues(read), samples.counters(read))
     result: dict[str, list[Row]] = {case: [] for case in cases}
-    for row in frame.toArrow().to_pylist():
+    collected = frame.toArrow().to_pylist()
+    check_rows(collected)
+    for row in collected:
         result[row["broker"]].append(
             {name: round(member, 3) if isinstance(member, float) else member for name, member in row.items()}
         )

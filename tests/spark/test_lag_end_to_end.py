@@ -31,6 +31,7 @@ from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.tables import SAMPLES_REJECTS
 from ariane.tables.samples import WINDOW_MS
 from ariane.testing import AsyncLocalCluster
+from table_contract_checks import check_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,6 +160,7 @@ def test_the_report_shows_the_tps_that_a_console_shows_as_zero(spark: SparkSessi
     home = tmp_path / "tables"
     with backlog_served_by_the_slave(tmp_path) as served:
         run.run(jobs.JOBS["lag"], {"namesrv": served.namesrv}, home, settings=run.RunSettings(once=True))
+    assert {"samples_brokers", "samples_queues", "samples_counters", "consumption"} <= set(check_home(home))
     now_ms = SYSTEM_CLOCK.now_ms()
     with open_views(home, whole_table(SAMPLES_REJECTS)) as sql:
         assert query(sql, "SELECT * FROM samples_rejects") == []

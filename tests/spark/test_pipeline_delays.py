@@ -14,6 +14,7 @@ from record_frames import SCHEMA, T0, Log, Row, Tables, at, unique_id
 
 from ariane.pipeline.tables import delays, messages
 from ariane.tables import DELAYS, MESSAGES, RECORD_POSITIONS, record_positions, time_buckets
+from table_contract_checks import check_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +27,7 @@ DAY_MS = 86_400_000
 def folded(spark: SparkSession, *batches: list[Row], schema: str = SCHEMA, **more: Any) -> list[dict[str, Any]]:
     tables = Tables(spark, batches, schema)
     rows = delays.delays(tables.messages, tables.marks, **more).toArrow().to_pylist()
+    check_rows(rows)
     return sorted(rows, key=lambda row: (row["message_id"], row["commit_log_offset"] or 0))
 
 

@@ -26,6 +26,7 @@ from ariane.reports.report import Report, Table
 from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_format
 from ariane.testing import LocalCluster
+from table_contract_checks import check_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,6 +204,9 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
         time.sleep(1)  # for the delays
         for _ in range(2):  # the second one finds nothing that would change a row
             run.run(job, {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
+    # All clients measure their clock offsets, so there are none to infer.
+    tables = {"trace_events", "messages", "record_positions", "position_marks", "journeys", "delays", "transactions"}
+    assert tables <= set(check_home(home))
     names = {message_id: name for name, message_id in sent.ids.items()}
     delayed = {names[row["message_id"]]: row for row in rows_of(home, DELAYS)}
     assert {name: (row["kind"], row["level"], row["state"]) for name, row in delayed.items()} == {

@@ -16,6 +16,7 @@ from ariane.pipeline.jobs import TRACES
 from ariane.pipeline.tables import bucket_columns, trace_decoding
 from ariane.protocol import trace_codec
 from ariane.tables import MESSAGES
+from table_contract_checks import check_rows
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
@@ -97,4 +98,6 @@ def solid(spark: SparkSession, frame: DataFrame) -> DataFrame:
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
-    return frame.toArrow().to_pylist()  # type: ignore[no-any-return]
+    collected: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    check_rows(collected)
+    return collected

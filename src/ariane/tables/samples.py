@@ -11,11 +11,11 @@ from ariane.tables.table import TableSchema
 WINDOW_MS = 60_000  # Java clients commit every 5 s: rates of commits would jump in shorter windows
 
 _ORIGIN_COLUMNS = {
-    "collector STRING": "name of the collector, by default its host name",
-    "sampled_at TIMESTAMP": "time of the response: the collector's clock",
-    "stored_at TIMESTAMP": "time at which the sample was stored: the clock of the storing broker",
-    "broker STRING": "broker name, shared by master and slaves",
-    "broker_id BIGINT": "0: master; otherwise a slave",
+    "collector STRING NOT NULL": "name of the collector, by default its host name",
+    "sampled_at TIMESTAMP NOT NULL": "time of the response: the collector's clock",
+    "stored_at TIMESTAMP NOT NULL": "time at which the sample was stored: the clock of the storing broker",
+    "broker STRING NOT NULL": "broker name, shared by master and slaves",
+    "broker_id BIGINT NOT NULL": "0: master; otherwise a slave",
 }
 
 SAMPLES_BROKERS = TableSchema(
@@ -43,6 +43,11 @@ SAMPLES_BROKERS = TableSchema(
         "dropped_samples BIGINT": "samples that this collector has dropped because no broker accepted them",
         "failed_requests ARRAY<STRING>": "requests that the broker rejected",
     },
+    sources={
+        "*": "@samples.body",
+        "stored_at": "@samples.store_timestamp",
+    },
+    units={"log_min": "bytes", "log_max": "bytes"},
     time_column="stored_at",
     sort_columns=("broker", "broker_id", "sampled_at"),
     schema=2,
@@ -56,13 +61,17 @@ SAMPLES_QUEUES = TableSchema(
         **_ORIGIN_COLUMNS,
         "bounds_at TIMESTAMP": "time of the response with min_offset and max_offset; the committed offset was requested before, "
         "see `sampled_at`",
-        "topic STRING": "",
+        "topic STRING NOT NULL": "",
         "consumer_group STRING": "null: the queue itself",
         "queue_id INT": "",
         "min_offset BIGINT": "offset of the first message that is still stored; null: unknown",
         "max_offset BIGINT": "offset of the next message to be stored; null: unknown",
         "committed_offset BIGINT": "offset of the next message for the group; null: unknown",
         "oldest_age_ms BIGINT": "time since that message was stored, by the broker's clock; null: unknown",
+    },
+    sources={
+        "*": "@samples.body",
+        "stored_at": "@samples.store_timestamp",
     },
     time_column="stored_at",
     sort_columns=("topic", "consumer_group", "broker", "queue_id", "sampled_at"),
@@ -75,12 +84,17 @@ SAMPLES_COUNTERS = TableSchema(
     "may be duplicated after a failure.",
     {
         **_ORIGIN_COLUMNS,
-        "statistic STRING": "TOPIC_PUT_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE or SNDBCK_PUT_NUMS",
-        "topic STRING": "",
+        "statistic STRING NOT NULL": "TOPIC_PUT_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE or SNDBCK_PUT_NUMS",
+        "topic STRING NOT NULL": "",
         "consumer_group STRING": "null for statistics of a topic",
         "total BIGINT": "sum of the broker's last minute: messages, or bytes for _SIZE",
         "tps DOUBLE": "the same per second; also 0 if the broker has counted nothing since its start",
     },
+    sources={
+        "*": "@samples.body",
+        "stored_at": "@samples.store_timestamp",
+    },
+    units={"tps": "1/s"},
     time_column="stored_at",
     sort_columns=("topic", "consumer_group", "broker", "broker_id", "sampled_at"),
     schema=2,
@@ -91,11 +105,16 @@ SAMPLES_REJECTS = TableSchema(
     "Messages of the samples topic that are not valid samples, with the reason.",
     {
         "body STRING": "original text",
-        "reason STRING": "why it was rejected",
-        "broker STRING": "broker that stored the message",
-        "queue_id INT": "",
-        "queue_offset BIGINT": "",
-        "stored_at TIMESTAMP": "",
+        "reason STRING NOT NULL": "why it was rejected",
+        "broker STRING NOT NULL": "broker that stored the message",
+        "queue_id INT NOT NULL": "",
+        "queue_offset BIGINT NOT NULL": "",
+        "stored_at TIMESTAMP NOT NULL": "",
+    },
+    sources={
+        "body reason": "@samples.body",
+        "stored_at": "@samples.store_timestamp",
+        "*": "@samples.*",
     },
     time_column="stored_at",
     sort_columns=("stored_at",),
@@ -107,9 +126,9 @@ CONSUMPTION = TableSchema(
     "One row per minute, broker, topic and group, and one with a null group per minute, broker and topic: messages stored, "
     "confirmed by the group, delivered by each role, and pending. Unknown values are null, and `flags` has the reason.",
     {
-        "window_start TIMESTAMP": "start of the minute: the collector's clock",
-        "broker STRING": "broker name, shared by master and slaves",
-        "topic STRING": "",
+        "window_start TIMESTAMP NOT NULL": "start of the minute: the collector's clock",
+        "broker STRING NOT NULL": "broker name, shared by master and slaves",
+        "topic STRING NOT NULL": "",
         "consumer_group STRING": "null: the topic itself",
         "queues BIGINT": "number of queues included",
         "seconds DOUBLE": "time between the samples from which the rates are computed. consumed_tps × seconds is the number of "
@@ -125,8 +144,26 @@ CONSUMPTION = TableSchema(
         "oldest_age_ms BIGINT": "time since the oldest of these messages was stored; null if the lag is 0",
         "removed BIGINT": "messages of the lag that the broker has already deleted",
         "drain_s DOUBLE": "time until the lag is consumed at these rates; null: it does not shrink, or rates are unknown",
-        "flags ARRAY<STRING>": "reasons why values are null or doubtful",
+        "flags ARRAY<STRING> NOT NULL": "reasons why values are null or doubtful",
     },
+    sources={
+        "window_start": "samples_queues.sampled_at",
+        "broker topic consumer_group": "samples_queues.*",
+        "queues": "samples_queues.queue_id",
+        "seconds": "samples_queues.sampled_at samples_queues.bounds_at",
+        "produced_tps": "samples_queues.max_offset samples_queues.bounds_at",
+        "consumed_tps": "samples_queues.committed_offset samples_queues.sampled_at",
+        "delivered_master_tps": "samples_counters.tps",
+        "delivered_slaves_tps": "samples_counters.tps samples_brokers.broker_id",
+        "lag lag_change": "samples_queues.max_offset samples_queues.committed_offset",
+        "oldest_age_ms": "samples_queues.oldest_age_ms samples_queues.max_offset samples_queues.committed_offset",
+        "removed": "samples_queues.min_offset samples_queues.committed_offset",
+        "drain_s": "samples_queues.max_offset samples_queues.committed_offset samples_queues.sampled_at "
+        "samples_queues.bounds_at",
+        "flags": "samples_queues.min_offset samples_queues.max_offset samples_queues.committed_offset "
+        "samples_queues.oldest_age_ms samples_counters.tps samples_brokers.error",
+    },
+    units={"seconds": "s"},
     time_column="window_start",
     sort_columns=("consumer_group", "topic", "broker", "window_start"),
     schema=2,

@@ -9,12 +9,12 @@ TRACE_EVENTS = TableSchema(
     "One row per trace record as written by a client. Rows are only appended. (trace_broker, trace_queue_id, trace_queue_offset, "
     "record_index) identifies a record.",
     {
-        "type STRING": "Pub, SubBefore, SubAfter, EndTransaction or Recall",
+        "type STRING NOT NULL": "Pub, SubBefore, SubAfter, EndTransaction or Recall",
         "event_time TIMESTAMP": "client's clock; null for SubAfter of clients that do not send it",
         "region STRING": "region of the broker",
         "client_group STRING": "producer or consumer group; null for SubAfter of old clients",
         "topic STRING": "null for consumption, whose records do not carry it",
-        "message_id STRING": "unique id of the message; the record of a batch yields one row per id",
+        "message_id STRING NOT NULL": "unique id of the message; the record of a batch yields one row per id",
         "tags STRING": "",
         "keys STRING": "business keys, separated by spaces",
         "store_host STRING": "address of the target broker",
@@ -30,18 +30,30 @@ TRACE_EVENTS = TableSchema(
         "transaction_id STRING": "EndTransaction only",
         "transaction_state STRING": "COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW",
         "from_check BOOLEAN": "whether the decision answered a check by the broker",
-        "client_host STRING": "client that wrote the record: from the record, otherwise the sender's address of the trace message",
-        "trace_broker STRING": "broker that stored the trace message",
-        "trace_queue_id INT": "",
-        "trace_queue_offset BIGINT": "",
-        "record_index INT": "index of the record in its trace message, from 0",
-        "trace_stored_at TIMESTAMP": "time at which the trace message was stored: the broker's clock",
+        "client_host STRING": "client that wrote the record: from the record, otherwise the sender's address of the trace "
+        "message",
+        "trace_broker STRING NOT NULL": "broker that stored the trace message",
+        "trace_queue_id INT NOT NULL": "",
+        "trace_queue_offset BIGINT NOT NULL": "",
+        "record_index INT NOT NULL": "index of the record in its trace message, from 0",
+        "trace_stored_at TIMESTAMP NOT NULL": "time at which the trace message was stored: the broker's clock",
         "clock_lower_ms BIGINT": "lower bound of (broker's clock - client's clock) as the client measured it at that time; null: "
         "it did not",
         "clock_upper_ms BIGINT": "upper bound; null if clock_lower_ms is",
         "client_process STRING": "process that wrote the record: its address, pid and a constant, in hex, from the unique id of "
         "the trace message; null: no such id",
     },
+    sources={
+        "*": "@traces.body",
+        "client_host": "@traces.body @traces.born_host",
+        "trace_broker": "@traces.broker",
+        "trace_queue_id": "@traces.queue_id",
+        "trace_queue_offset": "@traces.queue_offset",
+        "trace_stored_at": "@traces.store_timestamp",
+        "clock_lower_ms clock_upper_ms": "@traces.properties @traces.body",
+        "client_process": "@traces.properties",
+    },
+    units={"body_length": "bytes"},
     time_column="trace_stored_at",
     sort_columns=("message_id",),
     schema=3,
@@ -51,13 +63,20 @@ TRACE_REJECTS = TableSchema(
     "trace_rejects",
     "Trace records that cannot be decoded, with the reason.",
     {
-        "record STRING": "original text",
-        "reason STRING": "why it was rejected",
-        "trace_broker STRING": "",
-        "trace_queue_id INT": "",
-        "trace_queue_offset BIGINT": "",
-        "record_index INT": "",
-        "trace_stored_at TIMESTAMP": "",
+        "record STRING NOT NULL": "original text",
+        "reason STRING NOT NULL": "why it was rejected",
+        "trace_broker STRING NOT NULL": "",
+        "trace_queue_id INT NOT NULL": "",
+        "trace_queue_offset BIGINT NOT NULL": "",
+        "record_index INT NOT NULL": "",
+        "trace_stored_at TIMESTAMP NOT NULL": "",
+    },
+    sources={
+        "*": "@traces.body",
+        "trace_broker": "@traces.broker",
+        "trace_queue_id": "@traces.queue_id",
+        "trace_queue_offset": "@traces.queue_offset",
+        "trace_stored_at": "@traces.store_timestamp",
     },
     time_column="trace_stored_at",
     sort_columns=("trace_stored_at",),
@@ -69,19 +88,27 @@ CLOCKS = TableSchema(
     "that more than half of the messages agree on. One row per time bucket: of several rows of an address, client and minute, each "
     "holds.",
     {
-        "host STRING": "IP address of the client",
+        "host STRING NOT NULL": "IP address of the client",
         "client STRING": "process (`client_process` in `trace_events`) or client id, if the address may have several clocks (NAT, "
         "containers); null: one clock for the clients of the address",
-        "minute TIMESTAMP": "minute of the broker's clock in which the traces were stored",
+        "minute TIMESTAMP NOT NULL": "minute of the broker's clock in which the traces were stored",
         "lower_ms BIGINT": "lower bound of the offset; null: unbounded",
         "upper_ms BIGINT": "upper bound of the offset; null: unbounded. Less than lower_ms: no majority agrees, or the clock was "
         "set in this minute, the one before or the one after; no time is corrected",
-        "messages BIGINT": "messages with a record of this clock; each gives an upper bound",
-        "sends BIGINT": "messages whose store time (from `messages`) was compared with their send",
-        "deliveries BIGINT": "messages whose store time (from `messages`) was compared with their delivery",
-        "discarded BIGINT": "messages that were not used because their records contradict these bounds; without a majority all "
+        "messages BIGINT NOT NULL": "messages with a record of this clock; each gives an upper bound",
+        "sends BIGINT NOT NULL": "messages whose store time (from `messages`) was compared with their send",
+        "deliveries BIGINT NOT NULL": "messages whose store time (from `messages`) was compared with their delivery",
+        "discarded BIGINT NOT NULL": "messages that were not used because their records contradict these bounds; without a "
+        "majority all "
         "messages",
-        "discarded_ids ARRAY<STRING>": "up to 8 ids of discarded messages; empty without a majority",
+        "discarded_ids ARRAY<STRING> NOT NULL": "up to 8 ids of discarded messages; empty without a majority",
+    },
+    sources={
+        "host": "trace_events.client_host",
+        "client": "trace_events.client_process trace_events.client_host",
+        "minute": "trace_events.trace_stored_at",
+        "*": "trace_events.message_id trace_events.event_time trace_events.cost_ms trace_events.trace_stored_at "
+        "trace_events.offset_message_id messages.store_timestamp",
     },
     time_column="minute",
     sort_columns=("host", "minute"),
@@ -104,7 +131,7 @@ JOURNEYS = TableSchema(
     "One row per message and consumer group, or one with a null group if no consumption of the message was seen. Times named "
     "*_corrected_at are converted to the broker's clock, see `clocks`. Durations are never negative.",
     {
-        "message_id STRING": "unique id of the message",
+        "message_id STRING NOT NULL": "unique id of the message",
         "consumer_group STRING": "null: no consumption was seen, or (attempts not null) the client's version does not trace its "
         "group",
         "topic STRING": "null if neither the send nor the record was seen",
@@ -113,7 +140,8 @@ JOURNEYS = TableSchema(
         "message_type INT": "0 normal, 1 half, 2 commit, 3 delay, 4 order; null if the send left no trace",
         "region STRING": "region of the broker",
         "producer_group STRING": "",
-        "producer_host STRING": "client that traced the send: from its record, otherwise the sender's address of the trace message",
+        "producer_host STRING": "client that traced the send: from its record, otherwise the sender's address of the trace "
+        "message",
         "store_host STRING": "address of the broker",
         "offset_message_id STRING": "broker's id of the record that the send created",
         "sent_at TIMESTAMP": "producer's clock: start of the successful send",
@@ -164,6 +192,39 @@ JOURNEYS = TableSchema(
         "clock_skew BOOLEAN": "whether clocks are the reason why queueing_ms is null: outlier, contradiction or before_sent in "
         "queueing_missing; null without a delivery",
     },
+    sources={
+        "*": "trace_events.*",
+        "consumer_group": "trace_events.client_group messages.topic messages.properties",
+        "topic": "trace_events.topic messages.topic",
+        "producer_group": "trace_events.client_group",
+        "producer_host consumer_host": "trace_events.client_host",
+        "sent_at": "trace_events.event_time",
+        "sent_corrected_at producer_clock_ms producer_clock_error_ms": "trace_events.event_time clocks.lower_ms "
+        "clocks.upper_ms trace_events.clock_lower_ms trace_events.clock_upper_ms messages.store_timestamp",
+        "producer_clock_measured delivered_clock_measured": "trace_events.clock_lower_ms clocks.lower_ms",
+        "send_cost_ms consume_cost_ms": "trace_events.cost_ms",
+        "stored_at": "messages.store_timestamp trace_events.event_time trace_events.cost_ms clocks.lower_ms clocks.upper_ms",
+        "stored_exact delay_ms": "messages.store_timestamp",
+        "available_at dead_lettered_at": "messages.store_timestamp messages.topic",
+        "dead_lettered": "messages.topic",
+        "sends": "trace_events.event_time trace_events.offset_message_id",
+        "sent_ok": "trace_events.success",
+        "recalled_at": "trace_events.event_time trace_events.success",
+        "transactions": "trace_events.event_time trace_events.transaction_state trace_events.from_check "
+        "trace_events.client_host trace_events.transaction_id",
+        "first_pulled_at": "messages.properties",
+        "delivered_at consumed_at": "trace_events.event_time trace_events.cost_ms",
+        "delivered_corrected_at delivered_error_ms": "trace_events.event_time clocks.lower_ms clocks.upper_ms "
+        "trace_events.clock_lower_ms trace_events.clock_upper_ms messages.store_timestamp",
+        "queueing_ms queueing_error_ms queueing_missing clock_skew": "trace_events.event_time trace_events.cost_ms "
+        "clocks.lower_ms clocks.upper_ms trace_events.clock_lower_ms trace_events.clock_upper_ms messages.store_timestamp",
+        "attempts": "trace_events.request_id",
+        "consumed_times result": "trace_events.context_code trace_events.success",
+        "retries": "trace_events.retry_times",
+        "deliveries": "trace_events.request_id trace_events.event_time trace_events.cost_ms trace_events.context_code "
+        "trace_events.success trace_events.retry_times trace_events.client_host trace_events.region clocks.lower_ms "
+        "clocks.upper_ms trace_events.clock_lower_ms trace_events.clock_upper_ms",
+    },
     time_column="stored_at",
     sort_columns=("message_id", "consumer_group"),
     schema=5,
@@ -173,10 +234,15 @@ MESSAGE_KEYS = TableSchema(
     "message_keys",
     "Index from search terms to messages. Rows may be duplicated.",
     {
-        "term STRING": "a business key, or the broker's id of the message",
-        "message_id STRING": "unique id of the message",
-        "journey_bucket STRING": "time bucket of its journeys",
-        "first_traced_at TIMESTAMP": "time at which the broker stored its first trace",
+        "term STRING NOT NULL": "a business key, or the broker's id of the message",
+        "message_id STRING NOT NULL": "unique id of the message",
+        "journey_bucket STRING NOT NULL": "time bucket of its journeys",
+        "first_traced_at TIMESTAMP NOT NULL": "time at which the broker stored its first trace",
+    },
+    sources={
+        "term": "trace_events.keys trace_events.offset_message_id",
+        "message_id journey_bucket": "trace_events.message_id",
+        "first_traced_at": "trace_events.trace_stored_at",
     },
     time_column="first_traced_at",
     sort_columns=("term", "first_traced_at"),

@@ -18,6 +18,7 @@ from ariane.cli.options import command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app
+from ariane.cli.pipeline import explain_command
 from ariane.cli.servers import run_server, signals
 from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
@@ -275,6 +276,14 @@ def show_tables(
     if not selected:
         raise UsageError("TABLE", name, "unknown table; list them with `ariane pipeline tables`")
     typer.echo("\n".join(map(tables.markdown_page, selected)), nl=False)
+
+
+app.command(
+    "explain",
+    "ariane pipeline explain journeys",
+    "ariane pipeline explain clocks --json",
+    "ariane pipeline explain traffic --openlineage",
+)(explain_command.explain)
 
 
 def _delays_ms(text: str) -> tuple[int, ...]:

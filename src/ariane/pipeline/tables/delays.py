@@ -63,7 +63,7 @@ def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DEL
             .when(F.col("cancelled_at").isNotNull(), CANCELLED)
             .otherwise(PENDING),
         )
-        .select(*(F.col(name).cast(kind).alias(name) for name, kind, _ in DELAYS.columns), "bucket")
+        .select(*(F.col(name).cast(kind).alias(name) for name, kind, *_ in DELAYS.columns), "bucket")
     )
 
 

@@ -75,7 +75,7 @@ def decode_records(batch: DataFrame) -> DataFrame:
     return batch.select(
         *(
             values.get(name, F.col(name) if name in batch.columns else F.lit(None)).cast(kind).alias(name)
-            for name, kind, _ in MESSAGES.columns
+            for name, kind, *_ in MESSAGES.columns
         ),
         _record_bucket().alias("bucket"),
         F.transform(F.coalesce(ends, cancels), lambda text: F.trim(text).try_cast("bigint")).alias("means"),

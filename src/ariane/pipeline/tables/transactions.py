@@ -75,7 +75,7 @@ def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> Da
                 F.col("decision") == ROLLBACK, F.col("rollback_from_check")
             ),
         )
-        .select(*(F.col(name).cast(kind).alias(name) for name, kind, _ in TRANSACTIONS.columns), "bucket")
+        .select(*(F.col(name).cast(kind).alias(name) for name, kind, *_ in TRANSACTIONS.columns), "bucket")
     )
 
 

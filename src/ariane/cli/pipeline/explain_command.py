@@ -1,0 +1,88 @@
+"""`ariane pipeline explain`: where the columns of a table come from, what they mean, and how fresh they are."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ariane.cli.options import paths, shared_options
+from ariane.clock import SYSTEM_CLOCK
+from ariane.errors import UsageError
+
+
+def explain(
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="Table, see `ariane pipeline tables`.")],
+    home: shared_options.TablesHome = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per column.", rich_help_panel=shared_options.OUTPUT)
+    ] = False,
+    as_openlineage: Annotated[
+        bool,
+        typer.Option(
+            "--openlineage",
+            help="Print an OpenLineage event with the facets of the table.",
+            rich_help_panel=shared_options.OUTPUT,
+        ),
+    ] = False,
+) -> None:
+    """Print the meaning, nullability, sources and freshness of each column of a table.
+
+    A column is complete up to the oldest as-of time of the appended tables that it is computed from.
+    """
+    from ariane.tables import lineage
+
+    if as_json and as_openlineage:
+        raise UsageError("--json", "--openlineage", "choose one of them")
+    table = lineage.TABLES.get(name)
+    if table is None:
+        raise UsageError("TABLE", name, "unknown table; list them with `ariane pipeline tables`")
+    tables_dir = paths.tables_dir(home)
+    now_ms = SYSTEM_CLOCK.now_ms()
+    if as_openlineage:
+        event_time = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat()
+        typer.echo(json.dumps(lineage.openlineage_event(table, str(tables_dir.resolve()), event_time)))
+        return
+    columns = lineage.describe(table)
+    as_of_ms = _as_of_ms(tables_dir, {origin for column in columns for origin in column["fresh_as"]}, now_ms)
+    for column in columns:
+        times = [as_of_ms[origin] for origin in column["fresh_as"]]
+        known = [time for time in times if time is not None]
+        column["as_of_ms"] = min(known) if len(known) == len(times) else None
+    if as_json:
+        for column in columns:
+            typer.echo(json.dumps(column))
+        return
+    typer.echo(f"{table.name}, schema {table.schema}. {table.description}\n")
+    for column in columns:
+        kind = column["type"] if column["nullable"] else f"{column['type']} NOT NULL"
+        unit = f", {column['unit']}" if column["unit"] else ""
+        typer.echo(f"{column['column']}  {kind}{unit}")
+        if column["meaning"]:
+            typer.echo(f"    {column['meaning']}")
+        typer.echo(f"    from {', '.join(column['sources'])}; fresh as {', '.join(column['fresh_as'])}")
+    typer.echo("")
+    for topic, meaning in lineage.TOPICS.items():
+        if topic in lineage.input_tables(table):
+            typer.echo(f"{topic}: {meaning}")
+    for origin, time_ms in as_of_ms.items():
+        typer.echo(f"{origin}: {_text_of_time(time_ms)}")
+
+
+def _as_of_ms(tables_dir: Path, names: set[str], now_ms: int) -> dict[str, int | None]:
+    """Return the as-of time of tables by name; None without data."""
+    from ariane.reports.tables.pipeline_status import freshness
+    from ariane.tables import lineage
+
+    return {name: freshness(tables_dir, lineage.TABLES[name], now_ms).as_of_ms for name in sorted(names)}
+
+
+def _text_of_time(time_ms: int | None) -> str:
+    return (
+        "no data yet"
+        if time_ms is None
+        else f"as of {datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    )
