@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -23,6 +24,7 @@ from ariane.model.clock_offset import ClockOffset
 from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS, PipelineSource, PipelineState
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, write_status
+from ariane.tables.table_format import DataFile, TableVersion
 
 
 def values(table: MetricTable, state: object) -> dict[str, dict[tuple[str, ...], object]]:
@@ -32,7 +34,14 @@ def values(table: MetricTable, state: object) -> dict[str, dict[tuple[str, ...],
 def test_the_pipeline() -> None:
     ready = SourceStatus("trace", at_ms=5_000, batch=3, batch_ms=250, pending=7, unavailable=None)
     waiting = SourceStatus("samples", at_ms=6_000, batch=None, batch_ms=None, pending=None, unavailable="b:1")
-    state = PipelineState({"trace": ready, "samples": waiting}, {"journeys": Freshness(4_500, ("late",))})
+    ready = msgspec.structs.replace(ready, caught_up_ms=4_000)
+    files = (DataFile("a", "b", 5, 700, 1, None, None), DataFile("c", "b", 2, 300, 1, None, None))
+    state = PipelineState(
+        {"trace": ready, "samples": waiting},
+        {"journeys": Freshness(4_500, ("late",))},
+        {"journeys": TableVersion(1, 5, 7, 4_500, files), "trace_rejects": TableVersion(1, 1, 2, 4_500, ())},
+        {"journeys": 3},
+    )
     assert values(PIPELINE_METRICS, state) == {
         "ariane_pipeline_table_as_of_timestamp_seconds": {("journeys",): 4.5},
         "ariane_pipeline_table_complete": {("journeys",): 0},
@@ -40,6 +49,12 @@ def test_the_pipeline() -> None:
         "ariane_pipeline_source_available": {("trace",): 1, ("samples",): 0},
         "ariane_pipeline_source_updated_timestamp_seconds": {("trace",): 5.0, ("samples",): 6.0},
         "ariane_pipeline_source_batch_duration_seconds": {("trace",): 0.25},
+        "ariane_pipeline_source_caught_up_timestamp_seconds": {("trace",): 4.0},
+        "ariane_pipeline_source_rejected_records": {("traces",): 2},
+        "ariane_pipeline_table_rows": {("journeys",): 7, ("trace_rejects",): 2},
+        "ariane_pipeline_table_files": {("journeys",): 2, ("trace_rejects",): 0},
+        "ariane_pipeline_table_bytes": {("journeys",): 1000, ("trace_rejects",): 0},
+        "ariane_pipeline_retries_total": {("journeys",): 3},
     }
 
 

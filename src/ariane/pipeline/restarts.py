@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,9 @@ MAX_LINE_CHARS = 300
 
 Report = Callable[[str], None]
 
+# Retries of this process by task, for its metrics.
+retries_by_task: Counter[str] = Counter()
+
 
 def transient_fault(error: BaseException | None) -> str | None:
     """Return the cause of a transient error of Spark; None for any other error."""
@@ -52,6 +56,7 @@ class RestartBackoff:
             ArianeError: the task failed MAX_FAILURES times in a row.
         """
         self._failures += 1
+        retries_by_task[self._task] += 1
         if self._failures >= MAX_FAILURES:
             raise ArianeError(f"{self._task} failed {self._failures} times in a row: {fault}")
         return BACKOFF.delay_s(self._failures)
