@@ -25,12 +25,11 @@ import msgspec
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError
-from ariane.pipeline import incremental, restarts, round_pacing, table_publisher
+from ariane.pipeline import incremental, maintenance, restarts, round_pacing, table_publisher
 from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
-from ariane.tables.time_buckets import bucket_of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +42,6 @@ MIN_INTERVAL_S = 0.1
 MAX_PAUSE_S = 30.0  # between rounds
 BATCH_POLL_S = 0.2  # between checks whether the micro-batches in flight have ended
 KEEP_DAYS = 30
-DAY_MS = 86_400_000
 MAINTENANCE_INTERVAL_S = 60.0  # between rounds of compaction and expiry
 
 
@@ -318,14 +316,7 @@ class JobRunner:
         self._retry("compaction", self._compact_and_expire)
 
     def _compact_and_expire(self) -> None:
-        now_ms = SYSTEM_CLOCK.now_ms()
-        first_bucket = bucket_of_time(now_ms - self._settings.keep_days * DAY_MS)
-        for table in self._job.tables:
-            table_publisher.compact(self._spark, self._home, table, now_ms)
-            table_publisher.expire(self._home, table, first_bucket, now_ms)
-        for incremental_table in self._job.incremental_tables:
-            if incremental_table.maintain is not None:
-                incremental_table.maintain(self._spark, self._home, now_ms)
+        maintenance.maintain(self._spark, self._home, self._job, self._settings.keep_days, SYSTEM_CLOCK.now_ms())
 
     def _retry(self, name: str, work: Callable[[], T]) -> T:
         return restarts.retry_transient(name, work, self._stop, self._listener.print_line)

@@ -228,6 +228,20 @@ def expire(home: Path, table: TableSchema, first_bucket: str, now_ms: int) -> Ta
         return version
 
 
+def remove_retired(home: Path, table: TableSchema, now_ms: int) -> TableVersion | None:
+    """Delete the retired files whose retention has passed; return None if there are none. A commit does the same."""
+    with exclusive_change(home, table):
+        former = read_version(home, table)
+        if former is None:
+            return None
+        retired = [file for file in former.retired if not _remove_retired(home / table.name, file, now_ms)]
+        if len(retired) == len(former.retired):
+            return None
+        version = former.replace(removed=lambda _: False, retired=retired, now_ms=now_ms)
+        _publish(home, table, former, version, now_ms)
+        return version
+
+
 def _publish(home: Path, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
     write_version(home, table, version)
     delta_log.record_version(home, table, version, now_ms, former=former)

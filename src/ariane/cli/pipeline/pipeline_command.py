@@ -18,7 +18,7 @@ from ariane.cli.options import command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app
-from ariane.cli.pipeline import explain_command
+from ariane.cli.pipeline import explain_command, maintain_command
 from ariane.cli.servers import run_server, signals
 from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
@@ -284,6 +284,11 @@ app.command(
     "ariane pipeline explain clocks --json",
     "ariane pipeline explain traffic --openlineage",
 )(explain_command.explain)
+app.command(
+    "maintain",
+    "ariane pipeline maintain --keep-days 14",
+    "ariane pipeline maintain trace traffic --every 3600",
+)(maintain_command.maintain)
 
 
 def _delays_ms(text: str) -> tuple[int, ...]:
