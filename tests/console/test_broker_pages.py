@@ -19,6 +19,7 @@ from ariane.console.app import create_app
 from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, change_setting, clean
 from ariane.console.areas.brokers.broker_details import ServerQuery, broker_servers
 from ariane.console.areas.brokers.runtime_figures import runtime_figures
+from ariane.console.areas.overview import overview
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
@@ -26,7 +27,10 @@ from ariane.console.texts.sparkline import spark_path
 from ariane.errors import ConnectionLost, ServerUnavailable
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.command import Command
+from ariane.reports.tables.pipeline_status import SourceStatus, write_status
+from ariane.tables import TRACE_REJECTS
 from ariane.testing import AsyncLocalCluster
+from tables_on_disk import put
 
 DEADLINE_S = 60.0
 
@@ -38,6 +42,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(AsyncLocalCluster(home / "servers", slaves=1)) as servers,
     ):
+        (home / "tables").mkdir()
+        write_status(home / "tables", SourceStatus("traces", 6_000, 3, 250, 7, "b:1"))
         settings = ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "data", tables_dir=home / "tables")
         with TestClient(create_app(open_services(settings)), base_url="http://127.0.0.1") as client:
             until(client, "/api/v1/overview", lambda view: view["brokersUp"] == 2 and view["topics"] is not None)
@@ -87,7 +93,21 @@ def test_the_overview_has_all_servers_and_the_tables_without_data(client: TestCl
     ]
     assert (view["unavailable"], view["tpsIsPartial"], view["lag"]) == ([], False, None)
     assert (view["alerts"]["total"], view["alerts"]["error"]) == (0, "")
-    assert {table["asOfMs"] for table in view["tables"]} == {None}
+    assert {(table["asOfMs"], table["rows"]) for table in view["tables"]} == {(None, None)}
+    assert [(source["source"], source["pending"], source["caughtUpMs"]) for source in view["sources"]] == [
+        ("traces", 7, None)
+    ]
+    page = client.get("/").text
+    assert "Sources of the pipeline" in page
+    assert "250" in page
+
+
+def test_the_overview_shows_the_progress_of_the_pipeline(tmp_path: Path) -> None:
+    put(tmp_path, TRACE_REJECTS, [{}] * 3, as_of_ms=5_000)
+    write_status(tmp_path, SourceStatus("traces", 6_000, 3, 250, 7, None, caught_up_ms=4_000))
+    tables, (source,) = overview._read_pipeline(tmp_path, 7_000)
+    assert [(table.table, table.rows) for table in tables if table.rows is not None] == [("trace_rejects", 3)]
+    assert (source.source, source.pending, source.batch_ms, source.caught_up_ms) == ("traces", 7, 250, 4_000)
 
 
 def test_the_cluster_shows_the_delay_of_slaves(client: TestClient) -> None:

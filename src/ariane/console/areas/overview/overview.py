@@ -27,7 +27,8 @@ from ariane.console.texts.translation import report_text
 from ariane.console.web.paging import ListQuery
 from ariane.console.web.view_model import View
 from ariane.errors import StoreError
-from ariane.reports.tables.pipeline_status import freshness
+from ariane.reports.tables.pipeline_status import freshness, read_statuses
+from ariane.tables.table_format import read_version
 
 LAGGING_MAX = 10  # groups in the list of the overview
 ALERTS_MAX = 5  # alerts in its list
@@ -72,8 +73,27 @@ class TableFreshness(View):
     """Name of the table."""
     as_of_ms: int | None
     """Time up to which it contains everything that brokers had stored; null without data."""
+    rows: int | None
+    """Number of its rows; null without data."""
     warnings: list[str]
     """Reasons why data may be missing."""
+
+
+class PipelineSourceView(View):
+    """Progress of a source of the pipeline."""
+
+    source: str
+    """Name of the source: traces, messages or samples."""
+    pending: int | None
+    """Messages that are in no table yet; null: unknown."""
+    batch_ms: int | None
+    """Duration of the last micro-batch; null before the first."""
+    caught_up_ms: int | None
+    """Last time when no message was pending; null: not yet."""
+    at_ms: int
+    """Time of this progress."""
+    unavailable: str | None
+    """The server that does not respond, for which the source waits; null if it reads."""
 
 
 class OverviewView(View):
@@ -113,6 +133,8 @@ class OverviewView(View):
     """Alerts that fire."""
     tables: list[TableFreshness] | None
     """Tables of the pipeline; null without a pipeline."""
+    sources: list[PipelineSourceView] | None
+    """Sources of the pipeline that have run; null without a pipeline."""
     tables_error: str | None
     """Why the state of the pipeline cannot be read."""
     chart_range: ChartRange
@@ -127,7 +149,7 @@ async def overview(services: ConsoleServices, chart_range: RangeName = "1h") -> 
     """Return the overview, with charts of a range."""
     snapshot = await services.live.snapshot()
     history = await chart_history(services, cluster_key(), chart_range)
-    rows, error = await _tables(services)
+    states, sources, error = await _pipeline(services)
     is_loaded = snapshot.is_loaded
     return OverviewView.of(
         snapshot.totals,
@@ -142,7 +164,8 @@ async def overview(services: ConsoleServices, chart_range: RangeName = "1h") -> 
         groups=sum(not row.is_system for row in snapshot.groups) if is_loaded else None,
         lagging=_lagging(snapshot),
         alerts=_alerts(services),
-        tables=rows,
+        tables=states,
+        sources=sources,
         tables_error=error,
         chart_range=history.range,
         tps_chart=tps_chart(history),
@@ -168,20 +191,27 @@ def _lagging(snapshot: LiveSnapshot) -> list[LaggingGroup]:
     ]
 
 
-async def _tables(services: ConsoleServices) -> tuple[list[TableFreshness] | None, str | None]:
-    """Return the state of the pipeline's tables, or why it is unknown. Files are read in a thread: the disk may be slow."""
+async def _pipeline(
+    services: ConsoleServices,
+) -> tuple[list[TableFreshness] | None, list[PipelineSourceView] | None, str | None]:
+    """Return the state of the pipeline's tables and sources, or why it is unknown.
+
+    Files are read in a thread: the disk may be slow.
+    """
     home = services.settings.tables_dir
     if home is None:
-        return None, None
+        return None, None, None
     try:
-        return await asyncio.to_thread(_read_tables, home, services.clock.now_ms()), None
+        return *await asyncio.to_thread(_read_pipeline, home, services.clock.now_ms()), None
     except (StoreError, OSError) as error:
-        return None, str(error)
+        return None, None, str(error)
 
 
-def _read_tables(home: Path, now_ms: int) -> list[TableFreshness]:
-    states = {table.name: freshness(home, table, now_ms) for table in tables.ALL_TABLES}
-    return [
-        TableFreshness.of(state, table=name, warnings=list(map(report_text, state.warnings)))
-        for name, state in states.items()
-    ]
+def _read_pipeline(home: Path, now_ms: int) -> tuple[list[TableFreshness], list[PipelineSourceView]]:
+    states = []
+    for table in tables.ALL_TABLES:
+        state, version = freshness(home, table, now_ms), read_version(home, table)
+        warnings = list(map(report_text, state.warnings))
+        rows = None if version is None else version.rows
+        states.append(TableFreshness.of(state, table=table.name, rows=rows, warnings=warnings))
+    return states, [PipelineSourceView.of(status) for _, status in sorted(read_statuses(home).items())]
