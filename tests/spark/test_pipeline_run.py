@@ -26,7 +26,7 @@ from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
-from ariane.pipeline import incremental, jobs, run, source_reader, table_publisher
+from ariane.pipeline import backfill, incremental, jobs, run, source_reader, table_publisher
 from ariane.pipeline.tables import bucket_columns
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views
@@ -438,7 +438,7 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
                 await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",), tags="new"))
 
     rounds = Rounds()
-    home = tmp_path / "tables"
+    home, began_ms = tmp_path / "tables", SYSTEM_CLOCK.now_ms()
     with LocalCluster(tmp_path / "servers", trace_topic_enable=True) as servers:
         asyncio.run(produce(servers.namesrv))
         for _ in range(2):
@@ -449,6 +449,13 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
                 settings=run.RunSettings(once=True),
                 listener=rounds,
             )
+        backfill.check_range(home, jobs.JOBS["trace"], began_ms)
+        read = backfill.read_range(spark, {"namesrv": servers.namesrv}, began_ms, SYSTEM_CLOCK.now_ms())
+        filled = backfill.backfill(spark, home, jobs.JOBS["trace"], read, SYSTEM_CLOCK.now_ms())
+    assert [(one.table.name, one.rows, one.missing) for one in filled] == [
+        ("trace_events", 3, 0),
+        ("trace_rejects", 0, 0),
+    ]
     rows = [{name: count for name, _, count in folded(item)} for item in rounds.seen]
     assert (rows[0]["journeys"], rows[0]["message_keys"], rows[1]) == (3, 6, {})
     result = trace_lookup.find_journeys(home, key="order-1")

@@ -123,6 +123,8 @@ WRONG: list[tuple[str, str]] = [
     ("pipeline run trace --access-key a", "--secret-key: missing; specify both"),
     ("pipeline tables nothing", "TABLE = 'nothing': unknown table"),
     ("pipeline explain nothing", "TABLE = 'nothing': unknown table"),
+    ("pipeline backfill --from 1h --to 2h", "expected a time after --from"),
+    ("pipeline backfill --from 1h --to never", "expected a duration before now"),
     ("pipeline status --home gs://b", "is a URI (gs)"),
     ("collect --interval -1", "expected a number of seconds of at least 1"),
     ("collect --groups-max 0", "expected a whole number of at least 1"),

@@ -18,7 +18,7 @@ from ariane.cli.options import command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app
-from ariane.cli.pipeline import explain_command, maintain_command
+from ariane.cli.pipeline import backfill_command, explain_command, maintain_command
 from ariane.cli.servers import run_server, signals
 from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
@@ -289,6 +289,11 @@ app.command(
     "ariane pipeline maintain --keep-days 14",
     "ariane pipeline maintain trace traffic --every 3600",
 )(maintain_command.maintain)
+app.command(
+    "backfill",
+    "ariane pipeline backfill --from 2026-01-31T10:00 --to 2026-01-31T12:00 -n 10.0.0.1:9876 --dry-run",
+    "ariane pipeline backfill trace --from 6h --to 5h",
+)(backfill_command.backfill)
 
 
 def _delays_ms(text: str) -> tuple[int, ...]:
