@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,15 @@ SESSION_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.lightweightPlanChangeValidation": "false",
 }
+# Classes that PySpark looks up in the JVM for every column and plan, thousands of times in a test: each lookup is a round trip, and
+# searches the 280 jars of the class path once for each package that lacks the class.
+JVM_CLASSES = (
+    "functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "org.apache.spark.sql.functions",
+    "PythonSQLUtils",
+    "PythonUtils",
+)
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -30,6 +39,9 @@ def spark() -> Iterator[SparkSession]:
     if fault := java_fault():
         pytest.skip(fault)
     started = get_or_create_session("ariane tests", "local[2]", conf=SESSION_SETTINGS)
+    jvm: Any = started.sparkContext._jvm
+    for name in JVM_CLASSES:
+        setattr(jvm, name, getattr(jvm, name))
     yield started
     started.stop()
 
