@@ -465,6 +465,8 @@ PLANTED = {
     "a failed message is passed over": lambda patch: patch.setattr(OffsetTracker, "replace", skipped_when_failed),
     "one too many is committed": committed_too_far,
 }
+# The seed that finds a fault at present, if it is not the first: it is tried first.
+FINDING_SEED = {"the lock is not looked at": 3}
 
 
 async def dropped_at_once(self, process_queue):
@@ -482,6 +484,7 @@ def test_a_queue_given_up_while_a_loop_processes_its_message_is_detected(monkeyp
 @pytest.mark.parametrize("planted", PLANTED)
 def test_each_planted_fault_is_detected(planted: str, monkeypatch):
     PLANTED[planted](monkeypatch)
+    first = FINDING_SEED.get(planted, 0)
     with pytest.raises(AssertionError):
-        for seed in range(PLANTED_SEEDS):
+        for seed in (*range(first, PLANTED_SEEDS), *range(first)):
             play(seed, 150)
