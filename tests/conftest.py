@@ -38,21 +38,30 @@ SPARK_PROGRAMS = {
 # Groups that take long, in seconds of a whole run on two cores, longest first: one that starts last would run alone at the end.
 # `.ci/run` prints the slowest tests. The order is all that matters, so the figures may be rough.
 LONG_GROUPS_S = {
-    "spark": 600,
-    "spark programs": 350,
-    "tests/spark/test_pipeline_restarts.py": 150,
-    "tests/spark/test_standalone_cluster.py": 140,
-    "tests/interop/test_pipeline_on_java.py": 110,
-    "tests/interop/test_order_with_java.py": 80,
-    "tests/interop/test_query_by_key.py": 80,
-    "tests/interop/test_store_directory.py": 80,
+    "spark": 1300,
+    "spark programs": 430,
+    "tests/spark/test_pipeline_restarts.py": 210,
+    "tests/spark/test_standalone_cluster.py": 190,
+    "tests/interop/test_pipeline_on_java.py": 180,
+    # Takes 400, but the first minutes belong to tests that measure rates (tests/spark/test_lag_end_to_end.py).
+    "browser": 150,
+    "tests/interop/test_query_by_key.py": 115,
+    "tests/interop/test_java_administration.py": 105,
+    "tests/interop/test_many_topics.py": 105,
+    "tests/interop/test_transactions_java.py": 100,
+    "tests/integration/test_bench.py": 100,
+    "tests/integration/test_demo.py::test_a_killed_broker_loses_and_reorders_no_messages": 95,
+    "tests/interop/test_client_against_java.py": 95,
+    "tests/interop/test_delays_with_java.py": 90,
+    "tests/interop/test_retries_java.py": 90,
+    "tests/interop/test_sink_with_java.py": 90,
+    "tests/interop/test_order_with_java.py": 85,
+    "tests/interop/test_external_commit_log.py": 80,
     "tests/interop/test_java_statistics.py": 80,
-    "tests/interop/test_transactions_java.py": 80,
-    # Takes longer, but the first minutes belong to tests that measure rates (tests/spark/test_lag_end_to_end.py).
-    "browser": 75,
-    "tests/interop/test_retries_java.py": 60,
-    "tests/interop/test_delays_with_java.py": 60,
-    "tests/integration/test_demo.py": 60,
+    "tests/interop/test_java_replication.py": 75,
+    "tests/integration/test_cat.py": 70,
+    "tests/interop/test_sql_with_java.py": 65,
+    "tests/interop/test_store_directory.py": 60,
 }
 
 

@@ -20,3 +20,7 @@ def test_tests_are_grouped_by_shared_resources():
     assert conftest.group("tests/integration/test_acl_command.py::t") == "tests/integration/test_acl_command.py"
     assert conftest.group("tests/console/browser/test_crawl.py::test_a") == "browser"
     assert conftest.group("tests/unit/test_acl.py::test_a") == "tests/unit/test_acl.py::test_a"
+    for name in conftest.LONG_GROUPS_S:
+        if name not in ("spark", "spark programs", "browser"):
+            assert (TESTS.parent / name.partition("::")[0]).exists()
+            assert conftest.group(name if "::" in name else f"{name}::test_a") == name, "no group has this name"
