@@ -146,6 +146,7 @@ def test_each_message_of_a_java_client_has_a_complete_journey(done: Done) -> Non
     assert [moment.event for moment in trace_lookup.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
     journeys = rows_of(done.home, JOURNEYS, "true")
     assert re.search(rf"journeys +rows {len(journeys)} ", done.said), done.said
+    assert {row["topic"] for row in journeys} == {"T", DECIDED}, "no others have traces"
     ended = [(row["consumer_group"], row["result"], row["sent_ok"]) for row in journeys if row["topic"] == "T"]
     assert Counter(ended) == Counter({("G", "success", True): COUNT + 2})
 
@@ -160,6 +161,7 @@ def test_a_java_delayed_message_and_transaction_are_in_the_tables(done: Done) ->
 
 
 def test_delays_of_levels_and_of_a_retry(done: Done) -> None:
+    assert {row["topic"] for row in rows_of(done.home, DELAYS, "true")} == {"T", DELAYED, "%RETRY%RG"}
     delays = rows_of(done.home, DELAYS, f"topic = '{DELAYED}'")
     assert [(row["keys"], row["kind"], row["level"], row["state"]) for row in delays] == [
         (f"level-{number}", "level", 1 + number % 2, "delivered") for number in range(4)
