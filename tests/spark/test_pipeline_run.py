@@ -233,15 +233,18 @@ def test_a_second_pipeline_is_rejected(fed: Fed) -> None:
         pass
 
 
-def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_readers(fed: Fed) -> None:
-    for number in range(table_publisher.MAX_SMALL_FILES + 1):
+def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_readers(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_publisher, "MAX_SMALL_FILES", 2)
+    for number in range(3):
         fed.send(frames.body([pub("A", ms=number)]))
     fed.run_once()
     (merged,) = files(fed, TRACE_EVENTS)
-    assert merged.rows == table_publisher.MAX_SMALL_FILES + 1
+    assert merged.rows == 3
     assert folded(fed.run_once()) == [], "merging brings no news"
     old = sorted((fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/*.parquet"))
-    assert len(old) == table_publisher.MAX_SMALL_FILES + 2
+    assert len(old) == 4
     now = table_format.read_version(fed.home, TRACE_EVENTS)
     assert now is not None
     frame = table_publisher.read_table(fed.spark, fed.home, TRACE_EVENTS).limit(0)
@@ -251,7 +254,7 @@ def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_reade
     assert list((fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/*.parquet")) == [
         fed.home / TRACE_EVENTS.name / merged.path
     ]
-    assert len(fed.events()) == table_publisher.MAX_SMALL_FILES + 1
+    assert len(fed.events()) == 3
 
 
 def test_expired_buckets_are_removed_from_the_tables(fed: Fed) -> None:
