@@ -30,6 +30,7 @@ from ariane.pipeline import backfill, incremental, jobs, run, source_reader, tab
 from ariane.pipeline.tables import bucket_columns
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views
+from ariane.spark.read import source_options
 from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, TableSchema, table_format, time_buckets
 from ariane.testing import LocalCluster
 
@@ -222,6 +223,15 @@ def test_files_of_a_dead_writer_are_ignored_and_deleted(fed: Fed) -> None:
     with table_publisher.lock_tables(fed.home, [TRACE_EVENTS]):
         assert not dead.exists()
         assert part.exists()
+
+
+def test_micro_batches_of_a_backlog_are_limited() -> None:
+    job = jobs.with_topics(jobs.combine_jobs(("trace", "health")), "MY_TRACES", "MY_SAMPLES")
+    limits = {}
+    for source in job.sources:
+        options = source_options.parse({"namesrv": "127.0.0.1:9876", **source.options, **source.limits})
+        limits[source.name] = (options.max_bytes_per_trigger, options.max_offsets_per_trigger)
+    assert limits == {"traces": (64 * 1024 * 1024, None), "messages": (None, 400_000)}
 
 
 def test_a_second_pipeline_is_rejected(fed: Fed) -> None:
