@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -34,7 +34,8 @@ FRAME: Any = None  # files are written by a double
 
 @pytest.fixture(autouse=True)
 def _files_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(buckets: list[str], directory: Path, number: int, table: TableSchema, added: int) -> list[DataFile]:
+    def write(change: TableChange, directory: Path, number: int, table: TableSchema) -> list[DataFile]:
+        buckets, added = cast("list[str]", change.frame), change.added_version or number
         target = f"{table_format.version_directory(number)}/bucket"
         last_ms = NOW_MS - 70 * DAY_MS
         directory.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
-from ariane.pipeline import incremental, jobs, run, source_reader, table_publisher
+from ariane.pipeline import incremental, jobs, run, source_reader, staged_tables, table_publisher
 from ariane.reports.tables import pipeline_status
 from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format
 from ariane.tables.table_format import DataFile, TableVersion
@@ -32,7 +32,8 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DataFile]]:
     """The files of the next version, in place of what Spark would write."""
     next_ones: list[DataFile] = []
 
-    def write(frame: object, directory: Path, number: int, table: TableSchema, added: int) -> list[DataFile]:
+    def write(change: table_publisher.TableChange, directory: Path, number: int, table: TableSchema) -> list[DataFile]:
+        added = change.added_version or number
         directory.mkdir(parents=True, exist_ok=True)
         bucket = bucket_of_time(T0_MS)
         return next_ones or [
@@ -40,6 +41,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DataFile]]:
         ]
 
     monkeypatch.setattr(table_publisher, "_write_files", write)
+    monkeypatch.setattr(staged_tables, "MAX_ROWS", 0)  # nothing is computed without Spark
     yield next_ones
 
 
