@@ -291,8 +291,8 @@ app.command(
 )(maintain_command.maintain)
 app.command(
     "backfill",
-    "ariane pipeline backfill --from 2026-01-31T10:00 --to 2026-01-31T12:00 -n 10.0.0.1:9876 --dry-run",
-    "ariane pipeline backfill trace --from 6h --to 5h",
+    "ariane pipeline backfill --from 2026-01-31T10:00 --to 2026-01-31T12:00",
+    "ariane pipeline backfill trace --from 6h --to 5h --dry-run",
 )(backfill_command.backfill)
 
 
