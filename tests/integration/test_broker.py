@@ -263,7 +263,7 @@ def test_a_pull_returns_at_least_one_and_at_most_the_requested_messages(tmp_path
         assert len(bodies(await client.pull(most=100))) == 32
         assert bodies(await client.pull(40)) == [b"x" * 300_000]
 
-    against_broker(config(tmp_path), work)
+    against_broker(config(tmp_path, max_transfer_count_on_message_in_memory=32), work)
 
 
 def test_a_pull_without_a_subscription_requires_an_online_group(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_with_sync_flush_concurrent_sends_share_a_flush_and_are_readable_once_an
     async def work(client: Client) -> None:
         answers = await asyncio.gather(*(client.send(body=b"%d" % number) for number in range(64)))
         assert {answer.code for answer in answers} == {0}
-        assert len(bodies(await client.pull(most=64))) == 32
+        assert len(bodies(await client.pull(most=64))) == 64
 
     against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
 
