@@ -4,6 +4,7 @@
 
 HOME/<table>/               see `ariane.tables.table_format`
 HOME/checkpoint/<source>/   progress of the streaming queries; without it they start from the beginning: remove the tables with it
+HOME/checkpoint/staged/     rows that a table is being computed from; empty otherwise (`staged_tables`)
 HOME/status/<source>        JSON (`SourceStatus`): progress of a source, for `ariane pipeline status` and all reports
 HOME/spark.log              standard error of Spark and its workers since the start
 
