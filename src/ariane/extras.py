@@ -25,6 +25,8 @@ EXTRA_OF = {  # the smallest extra; `cli` contains `server`, and `console` conta
     "numpy": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",
+    "deltalake": "objectstore",
+    "pandas": "objectstore",
     "opentelemetry": "otel",
     "redis": "redis",
 }

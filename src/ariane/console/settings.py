@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ariane.model.topic import TRACE_TOPIC
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from ariane.client.instance.settings import ClientSettings
@@ -35,7 +36,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     client: ClientSettings | None = None
-    tables_dir: Path | None = None
+    tables_dir: Home | None = None
     trace_topic: str = TRACE_TOPIC
     is_read_only: bool = False
     is_login_required: bool = False

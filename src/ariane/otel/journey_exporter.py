@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +21,7 @@ from ariane.errors import ArianeError
 from ariane.otel.journey_spans import journey_spans, span_key
 from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, MESSAGES, table_format
+from ariane.tables.table_home import Home, local_dir
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -52,9 +52,9 @@ class JourneyExporter:
         exporter: Where the spans go, for example OTLPSpanExporter("http://127.0.0.1:4318/v1/traces").
     """
 
-    def __init__(self, home: Path, exporter: SpanExporter) -> None:
+    def __init__(self, home: Home, exporter: SpanExporter) -> None:
         self._home = home
-        self._directory = home / DIRECTORY
+        self._directory = local_dir(home) / DIRECTORY
         self._exporter = exporter
 
     def export_new(self) -> int:

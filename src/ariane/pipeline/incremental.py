@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ariane.pipeline import few_rows, staged_tables, table_publisher
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion, read_version
+from ariane.tables.table_home import Home
 from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class IncrementalTable:
     """Whether each row depends only on the input rows with its `message_id`, and on `timed`."""
     timed: few_rows.TimedInput | None = None
     """An input without message ids, for tables by message."""
-    maintain: Callable[[SparkSession, Path, int], object] | None = None
+    maintain: Callable[[SparkSession, Home, int], object] | None = None
     """Periodic work on the table after compaction; takes the session, HOME and the time in ms."""
 
 
@@ -63,7 +64,7 @@ class AggregationResult(NamedTuple):
 
 
 def rebuild_changed(
-    spark: SparkSession, home: Path, incremental: IncrementalTable, now_ms: int
+    spark: SparkSession, home: Home, incremental: IncrementalTable, now_ms: int
 ) -> AggregationResult | None:
     """Compute the buckets whose inputs have changed and publish them; return None if there are none."""
     inputs = {table.name: version for table in incremental.inputs if (version := read_version(home, table)) is not None}
@@ -115,7 +116,7 @@ def _following_buckets(
 
 def _compute(
     spark: SparkSession,
-    home: Path,
+    home: Home,
     incremental: IncrementalTable,
     inputs: Mapping[str, TableVersion],
     applied: Mapping[str, int],
@@ -126,7 +127,8 @@ def _compute(
         new = [_rows_added_after(spark, home, table, applied.get(table.name, 0)) for table in incremental.inputs]
         return incremental.compute(*new, *_rows_of(spark, home, incremental, buckets)), {}
     rows: few_rows.Rows = {}
-    if incremental.is_by_message and applied:
+    # Files of an object store are read by tasks only.
+    if incremental.is_by_message and applied and isinstance(home, Path):
         changed = few_rows.changed_messages(home, inputs, applied, incremental.timed)
         if changed:
             computed = _compute_staged(spark, home, incremental, inputs, changed)
@@ -144,7 +146,7 @@ def _compute(
     return (frame.where(frame[BUCKET].isin(sorted(buckets))) if incremental.lookback else frame), rows
 
 
-def _rows_of(spark: SparkSession, home: Path, incremental: IncrementalTable, buckets: set[str]) -> list[DataFrame]:
+def _rows_of(spark: SparkSession, home: Home, incremental: IncrementalTable, buckets: set[str]) -> list[DataFrame]:
     return [
         table_publisher.read_table(spark, home, table, lambda file: file.bucket in buckets)
         for table in incremental.inputs
@@ -174,7 +176,7 @@ def _count_rows(inputs: Mapping[str, TableVersion], buckets: Collection[str]) ->
     return sum(file.rows for version in inputs.values() for file in version.files if file.bucket in buckets)
 
 
-def _applied_versions(home: Path, table: TableSchema, inputs: Mapping[str, TableVersion]) -> dict[str, int]:
+def _applied_versions(home: Home, table: TableSchema, inputs: Mapping[str, TableVersion]) -> dict[str, int]:
     """Return the version of each input that the table contains; without those that must be applied from the beginning."""
     former = read_version(home, table)
     if former is None or former.schema != table.schema:
@@ -191,7 +193,7 @@ def _as_of_ms(incremental: IncrementalTable, inputs: Mapping[str, TableVersion])
     return min(times, default=None)
 
 
-def _rows_added_after(spark: SparkSession, home: Path, table: TableSchema, version: int) -> DataFrame:
+def _rows_added_after(spark: SparkSession, home: Home, table: TableSchema, version: int) -> DataFrame:
     return table_publisher.read_table(spark, home, table, lambda file: file.added_version > version)
 
 

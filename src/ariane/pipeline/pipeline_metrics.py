@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -15,6 +14,7 @@ from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
 from ariane.pipeline import restarts
 from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, freshness, read_statuses
 from ariane.tables.table_format import TableVersion, read_version
+from ariane.tables.table_home import Home
 
 
 class PipelineState(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ PIPELINE_METRICS: MetricTable = {
 class PipelineSource:
     """Reads the metrics of the pipeline with tables in `home`."""
 
-    def __init__(self, home: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, home: Home, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._home = home
         self._clock = clock
 

@@ -31,6 +31,7 @@ from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
+from ariane.tables.table_home import Home, local_dir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +110,7 @@ class SilentListener:
 def run(
     job: PipelineJob,
     options: Mapping[str, str],
-    home: Path,
+    home: Home,
     *,
     settings: RunSettings | None = None,
     listener: JobListener | None = None,
@@ -124,7 +125,7 @@ def run(
     Args:
         job: what to read and compute.
         options: options of format("rocketmq") for all sources: namesrv, accessKey, …
-        home: directory of the tables.
+        home: directory of the tables, or their place in an object store.
         settings: how to run; None: the defaults.
         listener: receives progress and faults; None: they are ignored.
         stop: ends the job when set; None: it runs until an error.
@@ -133,9 +134,9 @@ def run(
         ConfigError: Java or pyspark is missing, `home` is not writable, or `spark_conf` has a reserved setting.
         ArianeError: messages were removed before they were read, or Spark failed: one line, the traceback is in HOME/spark.log.
     """
-    home = home.resolve()
+    home = home.resolve() if isinstance(home, Path) else home
     settings, listener, stop = settings or RunSettings(), listener or SilentListener(), stop or threading.Event()
-    log = home / "spark.log"
+    log = local_dir(home) / "spark.log"
     with (
         table_publisher.lock_tables(home, job.tables),
         restarts.single_line_errors(log, stop),
@@ -144,7 +145,7 @@ def run(
         ) as spark,
     ):
         limits = {"minOffsetsPerTrigger": str(round_pacing.MIN_BATCH_MESSAGES)}
-        read = partial(read_stream, options={**limits, **options}, rounds=round_pacing.round_file(home))
+        read = partial(read_stream, options={**limits, **options}, rounds=round_pacing.round_file(local_dir(home)))
         streams = {
             source.name: restarts.retry_transient(source.name, partial(read, spark, source), stop, listener.print_line)
             for source in job.sources
@@ -193,7 +194,7 @@ class JobRunner:
         spark: SparkSession,
         job: PipelineJob,
         streams: Mapping[str, DataFrame],
-        home: Path,
+        home: Home,
         settings: RunSettings,
         stop: threading.Event,
     ) -> None:
@@ -245,7 +246,7 @@ class JobRunner:
     def _run_until_stopped(self) -> None:
         maintained_s = time.monotonic()
         pause_s = self._settings.interval_s
-        pacer = round_pacing.RoundPacer(round_pacing.round_file(self._home), self._settings.interval_s)
+        pacer = round_pacing.RoundPacer(round_pacing.round_file(local_dir(self._home)), self._settings.interval_s)
         while not self._stop.wait(pause_s):
             pacer.advance()
             self._await_batches()

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.clock import SYSTEM_CLOCK, ms_of
@@ -22,6 +21,7 @@ from ariane.pipeline.jobs import TopicSource
 from ariane.protocol.transient import UNAVAILABLE
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag
+from ariane.tables.table_home import Home, local_dir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +57,7 @@ class SourceReader:
         source: TopicSource,
         messages: DataFrame,
         *,
-        home: Path,
+        home: Home,
         interval_s: float | None,
         closing: threading.Event,
     ) -> None:
@@ -67,7 +67,7 @@ class SourceReader:
         self._messages = messages  # streaming DataFrame; each start builds a new query from it
         self._home = home  # tables, status and checkpoints are below it
         # Spark's offsets and commits; a restart continues from it, so it must survive the process.
-        self._checkpoint = home / "checkpoint" / source.name
+        self._checkpoint = local_dir(home) / "checkpoint" / source.name
         self._interval_s = interval_s  # None: read what is available, then end
         self._closing = closing  # set when the job ends
         # Held by a batch. `close` waits for it, because Spark logs long errors if Python is interrupted within a batch.

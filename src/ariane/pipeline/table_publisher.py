@@ -25,8 +25,8 @@ from pyspark.sql import types as T
 
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ConfigError, StoreError
-from ariane.pipeline import few_rows
-from ariane.tables import TableSchema, delta_log
+from ariane.pipeline import few_rows, object_files
+from ariane.tables import TableSchema, delta_log, object_tables
 from ariane.tables.table_format import (
     BUCKET,
     LOCK,
@@ -42,6 +42,7 @@ from ariane.tables.table_format import (
     version_directory,
     write_version,
 )
+from ariane.tables.table_home import Home, ObjectHome, local_dir
 from ariane.tables.time_buckets import MAX_COUNTED_MS, bucket_start_ms
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _change_locks: dict[Path, threading.RLock] = {}
 
 
 @contextmanager
-def lock_tables(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
+def lock_tables(home: Home, tables: Collection[TableSchema]) -> Iterator[None]:
     """Hold the exclusive right of this process to write some tables.
 
     Raises:
@@ -64,7 +65,7 @@ def lock_tables(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
     """
     with ExitStack() as locks:
         for table in tables:
-            directory = home / table.name
+            directory = local_dir(home) / table.name
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 lock = locks.enter_context((directory / LOCK).open("w"))
@@ -75,6 +76,9 @@ def lock_tables(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
             except OSError:
                 fix = f"another pipeline is writing {table.name} to it; stop that one, run both jobs as one, or use another home"
                 raise ConfigError("home", str(home), fix) from None
+            if isinstance(home, ObjectHome):
+                object_tables.vacuum(home, table, orphans=True)
+                continue
             for path in uncommitted_directories(home, table):
                 shutil.rmtree(path)
             version = read_version(home, table)
@@ -84,17 +88,21 @@ def lock_tables(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive_change(home: Path, table: TableSchema) -> Iterator[None]:
+def exclusive_change(home: Home, table: TableSchema) -> Iterator[None]:
     """Hold the exclusive right of this thread to change a table, from reading CURRENT to writing the next one."""
-    with _change_locks.setdefault((home / table.name).absolute(), threading.RLock()):
+    with _change_locks.setdefault((local_dir(home) / table.name).absolute(), threading.RLock()):
         yield
 
 
 def read_table(
-    spark: SparkSession, home: Path, table: TableSchema, predicate: Callable[[DataFile], bool] = lambda _: True
+    spark: SparkSession, home: Home, table: TableSchema, predicate: Callable[[DataFile], bool] = lambda _: True
 ) -> DataFrame:
     """Return the rows of a table with the column `bucket`, or only those of the files that match `predicate`."""
     schema = f"{table.ddl}, {BUCKET} STRING"
+    if isinstance(home, ObjectHome):
+        version = read_version(home, table)
+        listed = [file for file in version.files if predicate(file)] if version else []
+        return object_files.read_files(spark, home, table, listed) if listed else _empty_frame(spark, schema)
     files = [str(path) for path in data_paths(home, table, predicate)]
     if not files:
         return _empty_frame(spark, schema)
@@ -110,7 +118,7 @@ def _empty_frame(spark: SparkSession, schema: str) -> DataFrame:
     return no_rows.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields.fields))
 
 
-def append_batch(frame: DataFrame, home: Path, table: TableSchema, query: str, batch: int, now_ms: int) -> TableVersion:
+def append_batch(frame: DataFrame, home: Home, table: TableSchema, query: str, batch: int, now_ms: int) -> TableVersion:
     """Append the rows of a micro-batch exactly once; a batch that is in the table already is ignored.
 
     Args:
@@ -124,15 +132,31 @@ def append_batch(frame: DataFrame, home: Path, table: TableSchema, query: str, b
         last_batch = former.applied.get(query, -1) if former is not None else -1
         if former is not None and last_batch >= batch:
             return former
+        source = query.partition(" ")[0]
+        if isinstance(home, ObjectHome) and former is not None and query not in former.applied:
+            _refuse_other_checkpoint(home, table, source, former)
         if last_batch + 1 != batch:  # Spark numbers the batches of a checkpoint without gaps
-            source = query.partition(" ")[0]
             raise StoreError(
-                f"{home / table.name} lacks batches {last_batch + 1} to {batch - 1} of {source}: the table was removed, or it was "
-                f"created after its checkpoint. To read everything that brokers still hold, remove {home / 'checkpoint' / source} "
+                f"{home}/{table.name} lacks batches {last_batch + 1} to {batch - 1} of {source}: the table was removed, or it was "
+                "created after its checkpoint. To read everything that brokers still hold, remove "
+                f"{local_dir(home) / 'checkpoint' / source} "
                 "and the other tables of this source, and run the pipeline again"
             )
         applied = {**(former.applied if former else {}), query: batch}
         return commit(home, table, TableChange(frame=frame, applied=applied), now_ms)
+
+
+def _refuse_other_checkpoint(home: ObjectHome, table: TableSchema, source: str, former: TableVersion) -> None:
+    """Refuse a checkpoint that starts from the beginning: checkpoints are on the driver's machine, tables are not.
+
+    Raises:
+        StoreError: the table contains batches of another checkpoint of the source.
+    """
+    if any(name.partition(" ")[0] == source for name in former.applied):
+        raise StoreError(
+            f"{home}/{table.name} has {source} that another checkpoint has read; rows would be added twice. Run the pipeline where "
+            f"that checkpoint is, copy it to {home.local / 'checkpoint' / source}, or remove the tables of this source"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +177,16 @@ class TableChange:
     """Version to which the rows are attributed if they were in the table before; None: the next one."""
 
 
-def commit(home: Path, table: TableSchema, change: TableChange, now_ms: int) -> TableVersion:
+def commit(home: Home, table: TableSchema, change: TableChange, now_ms: int) -> TableVersion:
     """Publish the next version of a table: write the rows of a change, and atomically replace earlier rows by them."""
     with exclusive_change(home, table):
         former = read_version(home, table) or TableVersion.initial(table, now_ms)
         number = former.version + 1
-        directory = home / table.name
-        written = _write_files(change, directory, number, table)
+        if isinstance(home, ObjectHome):
+            target = object_files.Target(home, table, number, change.added_version or number)
+            written = object_files.write(target, change.frame, change.rows)
+        else:
+            written = _write_files(change, home / table.name, number, table)
         as_of_ms = change.as_of_ms
         if as_of_ms is None:
             times = [former.as_of_ms, *(file.last_ms for file in written)]
@@ -167,7 +194,7 @@ def commit(home: Path, table: TableSchema, change: TableChange, now_ms: int) -> 
         version = former.replace(
             removed=lambda file: file.bucket in change.replaced or file.path in change.replaced,
             added=written,
-            retired=[file for file in former.retired if not _remove_retired(directory, file, now_ms)],
+            retired=[file for file in former.retired if not _remove_retired(home, table, file, now_ms)],
             now_ms=now_ms,
         )
         version = msgspec.structs.replace(version, schema=table.schema, as_of_ms=as_of_ms, applied=dict(change.applied))
@@ -175,7 +202,7 @@ def commit(home: Path, table: TableSchema, change: TableChange, now_ms: int) -> 
         return version
 
 
-def compact(spark: SparkSession, home: Path, table: TableSchema, now_ms: int) -> TableVersion | None:
+def compact(spark: SparkSession, home: Home, table: TableSchema, now_ms: int) -> TableVersion | None:
     """Merge the small files of each bucket that has more than `MAX_SMALL_FILES`; return None if none has."""
     with exclusive_change(home, table):
         former = read_version(home, table)
@@ -201,7 +228,7 @@ def compact(spark: SparkSession, home: Path, table: TableSchema, now_ms: int) ->
         return commit(home, table, change, now_ms)
 
 
-def expire(home: Path, table: TableSchema, first_bucket: str, now_ms: int) -> TableVersion | None:
+def expire(home: Home, table: TableSchema, first_bucket: str, now_ms: int) -> TableVersion | None:
     """Remove old files: those of buckets before `first_bucket`, and those without a time whose rows are as old.
 
     A file with newer rows stays, because an id written by a wrong clock leads to a bucket up to a month before its rows. Files of
@@ -228,13 +255,16 @@ def expire(home: Path, table: TableSchema, first_bucket: str, now_ms: int) -> Ta
         return version
 
 
-def remove_retired(home: Path, table: TableSchema, now_ms: int) -> TableVersion | None:
+def remove_retired(home: Home, table: TableSchema, now_ms: int) -> TableVersion | None:
     """Delete the retired files whose retention has passed; return None if there are none. A commit does the same."""
     with exclusive_change(home, table):
+        if isinstance(home, ObjectHome):
+            object_tables.vacuum(home, table)
+            return None
         former = read_version(home, table)
         if former is None:
             return None
-        retired = [file for file in former.retired if not _remove_retired(home / table.name, file, now_ms)]
+        retired = [file for file in former.retired if not _remove_retired(home, table, file, now_ms)]
         if len(retired) == len(former.retired):
             return None
         version = former.replace(removed=lambda _: False, retired=retired, now_ms=now_ms)
@@ -242,7 +272,10 @@ def remove_retired(home: Path, table: TableSchema, now_ms: int) -> TableVersion 
         return version
 
 
-def _publish(home: Path, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
+def _publish(home: Home, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
+    if isinstance(home, ObjectHome):
+        object_tables.publish(home, table, former, version, now_ms)
+        return
     write_version(home, table, version)
     delta_log.record_version(home, table, version, now_ms, former=former)
 
@@ -295,11 +328,12 @@ def _time_range(footer: Any, column: str) -> tuple[int | None, int | None]:
     return ms_of(min(part.min for part in bounded)), ms_of(max(part.max for part in bounded))
 
 
-def _remove_retired(directory: Path, file: RetiredFile, now_ms: int) -> bool:
+def _remove_retired(home: Home, table: TableSchema, file: RetiredFile, now_ms: int) -> bool:
     """Delete a retired file whose retention has passed, and directories that it leaves empty. Return whether it was deleted."""
     if now_ms - file.retired_ms < RETIRED_RETENTION_MS:
         return False
-    path = directory / file.path
+    assert isinstance(home, Path), "object stores have no retired files: vacuum removes them"
+    path = home / table.name / file.path
     path.unlink(missing_ok=True)
     for parent in (path.parent, path.parent.parent):
         if not any(parent.glob(f"{BUCKET}=*")) and not any(parent.glob("*.parquet")):

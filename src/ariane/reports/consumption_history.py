@@ -9,12 +9,12 @@ minute is excluded because it is incomplete.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from ariane.reports.tables.plot_buckets import bucket_ms
 from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.tables import CONSUMPTION
 from ariane.tables.table_format import read_version
+from ariane.tables.table_home import Home
 
 # Name → which rows, their value, and how minutes of a bucket are combined.
 _SUMS = {
@@ -26,14 +26,14 @@ _SUMS = {
 Series = list[tuple[int, float | None]]
 
 
-def first_ms(home: Path) -> int | None:
+def first_ms(home: Home) -> int | None:
     """Return the time of the oldest row of the table; None without rows."""
     version = read_version(home, CONSUMPTION)
     times = [file.first_ms for file in version.files if file.first_ms is not None] if version is not None else []
     return min(times, default=None)
 
 
-def history(home: Path, since_ms: int, until_ms: int, group: str | None = None) -> Mapping[str, Series]:
+def history(home: Home, since_ms: int, until_ms: int, group: str | None = None) -> Mapping[str, Series]:
     """Return series by name: tps_in, tps_out, tps_slaves, lag. Values are None where they are unknown.
 
     Args:

@@ -5,7 +5,6 @@ Reads the table `delays`; all times are by the brokers' clocks.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.model.topic import dlq_topic, retry_topic
@@ -16,6 +15,7 @@ from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.reports.texts import ZONE, Moment, Text, text
 from ariane.tables import DELAYS, MESSAGES
 from ariane.tables.delays import LEVEL, RETRY, TIME
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -42,7 +42,7 @@ DISTANCES: tuple[tuple[Text, int | None], ...] = (
 
 
 def report(
-    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+    home: Home, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Return the report about deliveries due in a time range, and about all pending ones.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports.report import Column, Report, Table, table_of, utc_time
@@ -14,6 +13,7 @@ from ariane.reports.texts import Text, text
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
 from ariane.tables.table_format import read_version
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -98,7 +98,7 @@ KINDS = (
 
 
 def report(
-    home: Path,
+    home: Home,
     *,
     since_ms: int,
     until_ms: int,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.clock import ms_of
@@ -22,6 +21,7 @@ from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.reports.texts import ZONE, Moment, Text, sentences, text
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -59,7 +59,7 @@ class GroupSnapshot(NamedTuple):
 
 
 def report(
-    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+    home: Home, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Return the report for a time range, optionally of one topic or consumer group."""
     table_freshness = freshness(home, CONSUMPTION, now_ms)

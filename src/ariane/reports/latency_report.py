@@ -5,7 +5,6 @@ Reads the tables `traffic` and `slow_messages`, which are computed from message 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, first_rows, table_of, utc_time
@@ -14,6 +13,7 @@ from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.texts import Text, sentences, text
 from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.table_home import Home
 from ariane.tables.traffic import EXCLUSION_COUNTERS, LATENCY_WINDOW_MINUTES, SLOWEST_PER_BUCKET
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ MEASURES = (
 
 
 def report(
-    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+    home: Home, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Return the report for a time range, optionally of one topic or one producer or consumer group."""
     is_long = until_ms - since_ms > MINUTES_MAX * time_range.MINUTE_MS

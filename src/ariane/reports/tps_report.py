@@ -5,7 +5,6 @@ Reads the table `traffic`, which is computed from message traces: clients withou
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, first_rows, utc_time
@@ -13,6 +12,7 @@ from ariane.reports.tables import table_views, time_range
 from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.texts import Text, sentences, text
 from ariane.tables import TRAFFIC
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -31,7 +31,7 @@ SUMS = "sum(messages)::BIGINT AS messages, sum(successes)::BIGINT AS successes, 
 
 
 def report(
-    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+    home: Home, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Return the report for a time range, optionally of one topic or one producer or consumer group."""
     table_freshness = freshness(home, TRAFFIC, now_ms)

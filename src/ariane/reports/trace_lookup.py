@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.errors import StoreError
@@ -19,6 +18,7 @@ from ariane.reports.report import utc_time
 from ariane.reports.tables import table_contents, table_views
 from ariane.reports.trace_steps import SUCCESS, StepKind, TraceStep
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, table_format
+from ariane.tables.table_home import Home
 from ariane.tables.time_buckets import MAX_AHEAD_MS, bucket_start_ms, candidate_buckets
 
 STAGES = (
@@ -63,7 +63,7 @@ class TimelineEvent(NamedTuple):
 
 
 def find_journeys(
-    home: Path,
+    home: Home,
     *,
     key: str | None = None,
     message_id: str | None = None,
@@ -116,7 +116,7 @@ class TopicSelection(NamedTuple):
 
 
 def journeys_of_topic(
-    home: Path, selection: TopicSelection, *, is_slowest_first: bool = False, limit: int = LIMIT
+    home: Home, selection: TopicSelection, *, is_slowest_first: bool = False, limit: int = LIMIT
 ) -> LookupResult:
     """Return the journeys of a topic's messages, newest or slowest first.
 
@@ -158,7 +158,7 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
 # --- queries -----------------------------------------------------------------------------------------------------------
 
 
-def _published(home: Path) -> table_format.TableVersion:
+def _published(home: Home) -> table_format.TableVersion:
     version = table_format.read_version(home, JOURNEYS)
     if version is None:
         command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
@@ -169,7 +169,7 @@ def _published(home: Path) -> table_format.TableVersion:
     return version
 
 
-def _candidate_buckets(home: Path, message_id: str, version: table_format.TableVersion) -> set[str]:
+def _candidate_buckets(home: Home, message_id: str, version: table_format.TableVersion) -> set[str]:
     """Return the buckets that may contain the journeys of a message."""
     starts = [start for file in version.files if (start := bucket_start_ms(file.bucket)) is not None]
     as_of_times = [
@@ -183,7 +183,7 @@ def _candidate_buckets(home: Path, message_id: str, version: table_format.TableV
     return candidate_buckets(message_id, min(times) - MAX_AHEAD_MS, max(times))
 
 
-def _resolve_term(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
+def _resolve_term(home: Home, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
     """Return ids and buckets of the newest `limit` messages with a key or offset id, and the number of all of them."""
     with table_views.open_views(home, table_views.whole_table(MESSAGE_KEYS)) as sql:
         results = table_views.query(
@@ -198,7 +198,7 @@ def _resolve_term(home: Path, term: str, limit: int | None) -> tuple[list[tuple[
 
 
 def _newest_journeys(
-    home: Path, candidates: list[tuple[str, list[str]]], count: int, wanted: _Narrowing, limit: int
+    home: Home, candidates: list[tuple[str, list[str]]], count: int, wanted: _Narrowing, limit: int
 ) -> LookupResult:
     """Return the journeys of the first `limit` messages of `count`, of those that are wanted."""
     # Most candidates may not match, and a query of a few ids costs almost as much as one of many.
@@ -220,7 +220,7 @@ def _newest_journeys(
     return LookupResult(rows, len(ids) - len(selected_ids) + count - examined)
 
 
-def _journeys(home: Path, ids: set[str], buckets: set[str], wanted: _Narrowing) -> list[dict[str, Any]]:
+def _journeys(home: Home, ids: set[str], buckets: set[str], wanted: _Narrowing) -> list[dict[str, Any]]:
     """Return the journeys of messages from the given buckets."""
     parameters = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
     condition = f"message_id IN ({parameters})"

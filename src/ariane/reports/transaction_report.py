@@ -5,7 +5,6 @@ Reads the table `transactions`; times are by the brokers' clocks, answers of pro
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.reports.report import Column, Plot, Report, Table, table_of, utc_time
@@ -14,6 +13,7 @@ from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.reports.texts import Text, text
 from ariane.tables import MESSAGES, TRANSACTIONS
+from ariane.tables.table_home import Home
 from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ AGES: tuple[tuple[Text, int | None], ...] = (
 
 
 def report(
-    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+    home: Home, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Return the report about transactions with a half message stored in a time range, and about all open ones.
 

@@ -20,6 +20,7 @@ import msgspec
 
 from ariane.errors import StoreError
 from ariane.tables.table import TableSchema
+from ariane.tables.table_home import Home, ObjectHome
 
 # Format of CURRENT and of the directory names. In format 1 partitions were named `slot=…`, and CURRENT had no format number.
 FORMAT = 2
@@ -118,12 +119,16 @@ class _FormatNumber(msgspec.Struct):
     format: int = 1
 
 
-def read_version(home: Path, table: TableSchema) -> TableVersion | None:
+def read_version(home: Home, table: TableSchema) -> TableVersion | None:
     """Return the published version of a table; None if nothing was published yet.
 
     Raises:
         StoreError: CURRENT cannot be read, or was written in another format.
     """
+    if isinstance(home, ObjectHome):
+        from ariane.tables import object_tables
+
+        return object_tables.read_version(home, table)
     path = home / table.name / CURRENT
     try:
         text = path.read_bytes()

@@ -37,7 +37,10 @@ class SelectionOptions:
     """Options that select the messages to send, and the topic to send them to."""
 
     archive: Annotated[
-        Path | None, path_option("--from", metavar="DIR", help="Directory of an archive (`ariane archive run`).")
+        homes.OptionalHome,
+        path_option(
+            "--from", parser=homes.tables_home, metavar="DIR|URI", help="Home of an archive (`ariane archive run`)."
+        ),
     ] = None
     from_topic: Annotated[
         str | None, topic_option(help="Source topic, for example %DLQ%GROUP; with --from, a topic of the archive.")

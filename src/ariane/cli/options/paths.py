@@ -21,16 +21,45 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from ariane.cli.options.shared_options import local_path
 from ariane.errors import ConfigError, StoreError, UsageError
+from ariane.tables.table_home import Home, ObjectHome, can_have_tables, object_home
 
 TABLES = "tables"  # the only part of a demo that is retained: `ariane trace` works after `up --demo --exit`
 ARCHIVE = "archive"
 CONSOLE = "console"
 UP_PID = "up.pid"
+
+
+def tables_home(text: object) -> Home:
+    """Return a local directory, or the home with a URI: s3://bucket/prefix."""
+    value = str(text)
+    if "://" not in value:
+        return local_path(value)
+    try:
+        return object_home(value, default_home())
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+# typer takes one type per option; the parser returns both.
+if TYPE_CHECKING:
+    OptionalHome: TypeAlias = Home | None
+else:
+    OptionalHome = Path | None
+TablesHome = Annotated[
+    OptionalHome,
+    typer.Option(
+        "--home",
+        parser=tables_home,
+        metavar="DIR|URI",
+        help="Home directory of `ariane up`, a directory of tables, or s3://….  [default: $ARIANE_HOME or ~/.ariane]",
+    ),
+]
 
 
 def default_home() -> Path:
@@ -44,26 +73,26 @@ def default_home() -> Path:
         raise UsageError("ARIANE_HOME", home, str(error)) from None
 
 
-def tables_dir(home: Path | None) -> Path:
+def tables_dir(home: Home | None) -> Home:
     """Return the directory of the pipeline's tables: HOME/tables, or `home` itself unless `ariane up` uses it."""
     return _part_of(home, TABLES)
 
 
-def archive_dir(home: Path | None) -> Path:
+def archive_dir(home: Home | None) -> Home:
     """Return the directory of the archive: HOME/archive, or `home` itself unless `ariane up` uses it."""
     return _part_of(home, ARCHIVE)
 
 
-def console_dir(home: Path | None) -> Path:
+def console_dir(home: Home | None) -> Path:
     """Return the directory of the web console's data: HOME/console, of the default home if `home` is a directory of tables."""
-    if home is None:
+    if home is None or isinstance(home, ObjectHome):
         return default_home() / CONSOLE
     # Accounts that exist are found in any case: without them, a console is open to everyone on the machine.
     is_home = (home / CONSOLE).is_dir() or (home / UP_PID).exists()
     return (home if is_home or not _has_tables(home) else default_home()) / CONSOLE
 
 
-def existing_tables_dir(home: Path | None) -> Path:
+def existing_tables_dir(home: Home | None) -> Home:
     """Return the directory of the tables that a command reads.
 
     Without `home`, and if the default home does not exist, this is the directory of the last demo.
@@ -72,7 +101,7 @@ def existing_tables_dir(home: Path | None) -> Path:
         StoreError: the directory does not exist. Names the demos that have tables.
     """
     tables = tables_dir(home)
-    if tables.is_dir():
+    if can_have_tables(tables):
         return tables
     demos = [demo for demo in demo_homes() if (demo / TABLES).is_dir()]
     # Only for users who never ran anything but demos: others would be shown the wrong cluster's tables.
@@ -87,9 +116,11 @@ def existing_tables_dir(home: Path | None) -> Path:
     )
 
 
-def _part_of(home: Path | None, name: str) -> Path:
+def _part_of(home: Home | None, name: str) -> Home:
     if home is None:
         return default_home() / name
+    if isinstance(home, ObjectHome):
+        return home
     is_default = home.resolve() == default_home().resolve()
     # A directory counts as a home by what `ariane up` leaves there; any other may be a directory of tables itself.
     is_home = is_default or (home / UP_PID).exists() or (home / TABLES).is_dir()

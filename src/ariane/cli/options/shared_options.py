@@ -148,15 +148,6 @@ NameServers = Annotated[
         rich_help_panel=CONNECTION,
     ),
 ]
-TablesHome = Annotated[
-    Path | None,
-    typer.Option(
-        "--home",
-        parser=local_path,
-        metavar="DIR",
-        help="Home directory of `ariane up`, or a directory of tables.  [default: $ARIANE_HOME or ~/.ariane]",
-    ),
-]
 Topic = Annotated[
     str | None,
     typer.Option(parser=topic_name, metavar="TOPIC", help="Only this topic.", rich_help_panel=FILTERS),

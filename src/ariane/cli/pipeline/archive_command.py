@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,10 +63,11 @@ def run(
     ] = "",
     system_topics: Annotated[bool, typer.Option(help="Include matching retry, dead-letter and system topics.")] = False,
     home: Annotated[
-        Path | None,
+        homes.OptionalHome,
         path_option(
-            metavar="DIR",
-            help="Home directory of `ariane up`, or a directory for the archive.  [default: $ARIANE_HOME or ~/.ariane]",
+            parser=homes.tables_home,
+            metavar="DIR|URI",
+            help="Home of `ariane up`, a directory for the archive, or s3://….  [default: $ARIANE_HOME or ~/.ariane]",
         ),
     ] = None,
     once: shared_options.Once = False,

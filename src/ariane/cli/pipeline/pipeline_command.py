@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -22,6 +21,7 @@ from ariane.cli.pipeline import backfill_command, explain_command, maintain_comm
 from ariane.cli.servers import run_server, signals
 from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from ariane.cli.pipeline.progress import ProgressReporter
@@ -51,7 +51,7 @@ def run(
         ),
     ] = None,
     spark: spark_options.SparkJobOptions,
-    home: shared_options.TablesHome = None,
+    home: homes.TablesHome = None,
     once: shared_options.Once = False,
     interval: Annotated[float, seconds_option(minimum=0.1, help="Seconds between rounds.")] = 2.0,
     keep_days: Annotated[int, number_option(minimum=1, metavar="DAYS", help="Retention of table rows in days.")] = 30,
@@ -131,7 +131,7 @@ def run(
         )
 
 
-def _journey_exporter(tables: Path, endpoint: str | None) -> JourneyExporter:
+def _journey_exporter(tables: Home, endpoint: str | None) -> JourneyExporter:
     """Return the exporter of the job otel.
 
     Raises:
@@ -179,7 +179,7 @@ class _ExportingListener:
 
 @app.command("status", "ariane pipeline status --home ~/.ariane")
 def status(
-    home: shared_options.TablesHome = None,
+    home: homes.TablesHome = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per table.", rich_help_panel=shared_options.OUTPUT)
     ] = False,
@@ -224,7 +224,7 @@ class _TableState(NamedTuple):
         """Bytes of its files."""
         return sum(file.bytes for file in self.version.files)
 
-    def as_dict(self, tables_dir: Path) -> dict[str, Any]:
+    def as_dict(self, tables_dir: Home) -> dict[str, Any]:
         return {
             "table": self.name,
             "home": str(tables_dir),
@@ -237,7 +237,7 @@ class _TableState(NamedTuple):
         }
 
 
-def _print_status(states: Sequence[_TableState], tables_dir: Path, now_ms: int) -> None:
+def _print_status(states: Sequence[_TableState], tables_dir: Home, now_ms: int) -> None:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text

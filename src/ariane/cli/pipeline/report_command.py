@@ -19,6 +19,7 @@ from ariane.cli.options.option_kinds import group_option, path_option, seconds_o
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.errors import ConfigError, UsageError
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from ariane.reports.report import Plot, Report, Table
@@ -49,7 +50,7 @@ def report(
     group: Annotated[
         str | None, group_option(help="Only this producer or consumer group.", panel=shared_options.FILTERS)
     ] = None,
-    home: shared_options.TablesHome = None,
+    home: homes.TablesHome = None,
     as_json: shared_options.AsJson = False,
     html: Annotated[
         Path | None,
@@ -126,7 +127,7 @@ def _times(since: str, until: str | None) -> tuple[int, int, int]:
     return since_ms, until_ms, now_ms
 
 
-def as_dict(report: Report, tables_dir: Path) -> dict[str, Any]:
+def as_dict(report: Report, tables_dir: Home) -> dict[str, Any]:
     """Return a report as JSON values. Times are ISO 8601, unknown values null."""
     from ariane.reports.report import Plot, Table
 
@@ -163,7 +164,7 @@ def _iso(value: object) -> object:
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
-def _write(path: Path, result: Report, tables_dir: Path) -> None:
+def _write(path: Path, result: Report, tables_dir: Home) -> None:
     from ariane.cli.output import html
 
     try:
@@ -173,7 +174,7 @@ def _write(path: Path, result: Report, tables_dir: Path) -> None:
     typer.echo(f"{path}: {result.title} (tables in {tables_dir})", err=True)
 
 
-def _print(result: Report, tables_dir: Path) -> None:
+def _print(result: Report, tables_dir: Home) -> None:
     from ariane.cli.output import terminal
 
     terminal.print_report(terminal.create_console(), result, str(tables_dir))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from ariane.cli.output import value_format
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 from ariane.model.quantities import count_text
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,7 @@ def trace(
     limit: Annotated[
         int, number_option(minimum=1, maximum=10_000, help="Maximum number of messages.", panel=shared_options.FILTERS)
     ] = 20,
-    home: shared_options.TablesHome = None,
+    home: homes.TablesHome = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per journey.", rich_help_panel=shared_options.OUTPUT)
     ] = False,
@@ -130,7 +130,7 @@ def _print_table(console: Console, table: Table) -> None:
     console.print(table, width=None if is_width_bound(console) else PIPE_WIDTH, crop=False)
 
 
-def _remarks(table_freshness: Freshness, omitted: int, tables_dir: Path) -> list[str]:
+def _remarks(table_freshness: Freshness, omitted: int, tables_dir: Home) -> list[str]:
     """Return how many results are omitted, the as-of time, the source, and the reasons for missing data."""
     from ariane.reports.report import utc_time
 

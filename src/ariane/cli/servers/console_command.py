@@ -54,7 +54,7 @@ def console(
         ),
     ] = "127.0.0.1",
     port: Annotated[int, port_option(help="HTTP port; 0 selects a free one.")] = DEFAULT_PORT,
-    home: shared_options.TablesHome = None,
+    home: homes.TablesHome = None,
     data: DataDir = None,
     trace_topic: Annotated[str, topic_option(help="Topic of message traces.")] = TRACE_TOPIC,
     read_only: Annotated[bool, typer.Option("--read-only", help="Reject every change of the cluster.")] = False,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from pathlib import Path
 
 import typer
 
@@ -30,6 +29,7 @@ from ariane.model.message import Message, ReceivedMessage
 from ariane.net.tasks import BackgroundTasks
 from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, table_format
+from ariane.tables.table_home import Home
 
 TOPIC = "orders"
 QUEUES = 4
@@ -49,7 +49,7 @@ TRACED = TraceSettings(when_full="block", retries=100, close_timeout=60)
 PrintLine = Callable[[str], None]
 
 
-async def run_once_and_verify(namesrv: str, tables: Path | None, print_line: PrintLine) -> None:
+async def run_once_and_verify(namesrv: str, tables: Home | None, print_line: PrintLine) -> None:
     """Send ORDERS orders, wait for the consumers and the pipeline, and print the report as the last line.
 
     Raises:
@@ -79,7 +79,7 @@ async def run_once_and_verify(namesrv: str, tables: Path | None, print_line: Pri
         raise typer.Exit(1)
 
 
-async def run_forever(namesrv: str, tables: Path | None, print_line: PrintLine, stop: asyncio.Event) -> None:
+async def run_forever(namesrv: str, tables: Home | None, print_line: PrintLine, stop: asyncio.Event) -> None:
     """Send a few orders per second, and the messages of the scenarios, until `stop` is set."""
     tracker = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
@@ -186,7 +186,7 @@ def _status_line(tracker: DemoTracker) -> str:
     return f"demo      sent {tracker.sent_count:,}  consumed {tracker.consumed_count:,}  pending {max(pending, 0):,}{times}"
 
 
-def _journeys(tables: Path) -> int | None:
+def _journeys(tables: Home) -> int | None:
     """Return the number of published journeys that were sent and consumed; None before the first publication."""
     if table_format.read_version(tables, JOURNEYS) is None:
         return None

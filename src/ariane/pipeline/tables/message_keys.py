@@ -9,7 +9,6 @@ adds a file with rows that the day's file contains as well, until the next merge
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -18,6 +17,7 @@ from pyspark.sql import functions as F
 from ariane.pipeline import table_publisher
 from ariane.tables import MESSAGE_KEYS
 from ariane.tables.table_format import BUCKET, DataFile, TableVersion, read_version
+from ariane.tables.table_home import Home
 from ariane.tables.time_buckets import BUCKET_MS, bucket_start_ms
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def message_keys(events: DataFrame) -> DataFrame:
     )
 
 
-def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | None:
+def merge_days(spark: SparkSession, home: Home, now_ms: int) -> TableVersion | None:
     """Merge the files of settled buckets into one file per day; return None if no day needs it.
 
     A day needs it when it is over, or when it has more than `MAX_UNMERGED_FILES`.

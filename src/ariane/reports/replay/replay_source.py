@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.cluster.messages.replay import OriginalMessage, RecordId
@@ -33,6 +32,7 @@ from ariane.reports.tables.table_contents import PIPELINE_NEEDS
 from ariane.tables import ARCHIVE
 from ariane.tables.archive import topic_of_bucket
 from ariane.tables.table_format import DataFile, read_version
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -59,7 +59,7 @@ class ReplayFilter(NamedTuple):
     where: str | None = None
 
 
-async def archived_messages(home: Path, selection: ReplayFilter) -> AsyncIterator[OriginalMessage]:
+async def archived_messages(home: Home, selection: ReplayFilter) -> AsyncIterator[OriginalMessage]:
     """Yield the messages of the archive in `home`, day by day, each queue in its order.
 
     Raises:

@@ -5,8 +5,7 @@ HOME/status/<source>     JSON (`SourceStatus`), written by the pipeline in every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -15,8 +14,9 @@ from ariane import tables
 from ariane.errors import StoreError
 from ariane.reports.tables import table_contents
 from ariane.reports.texts import Text, text
-from ariane.tables import TableSchema
+from ariane.tables import TableSchema, object_tables
 from ariane.tables.table_format import read_version
+from ariane.tables.table_home import Home, ObjectHome
 
 STATUS = "status"
 PENDING_MS = 800_000  # few new messages wait up to half of this for a micro-batch
@@ -62,34 +62,47 @@ class Freshness(NamedTuple):
         return not self.warnings
 
 
-def write_status(home: Path, status: SourceStatus) -> None:
+def write_status(home: Home, status: SourceStatus) -> None:
     """Store the status of a source atomically."""
+    content = msgspec.json.encode(status) + b"\n"
+    if isinstance(home, ObjectHome):
+        object_tables.write_small(home, f"{STATUS}/{status.source}", content)
+        return
     path = home / STATUS / status.source
     path.parent.mkdir(exist_ok=True)
     # Readers never see a part of the file. No fsync: a lost status is written again with the next batch.
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(msgspec.json.encode(status) + b"\n")
+    temporary.write_bytes(content)
     temporary.replace(path)
 
 
-def read_statuses(home: Path) -> dict[str, SourceStatus]:
+def read_statuses(home: Home) -> dict[str, SourceStatus]:
     """Return the status of every source that has ever run, by name.
 
     Raises:
         StoreError: a status file is corrupt.
     """
     statuses = {}
-    for path in sorted((home / STATUS).glob("[!.]*")):
+    for name, content in _status_files(home):
         try:
-            statuses[path.name] = msgspec.json.decode(path.read_bytes(), type=SourceStatus)
+            statuses[name] = msgspec.json.decode(content, type=SourceStatus)
         except msgspec.DecodeError as error:
             raise StoreError(
-                f"{path} is not a valid status file: {error}; remove it, the pipeline creates it again"
+                f"{home}/{STATUS}/{name} is not a valid status file: {error}; remove it, the pipeline creates it again"
             ) from error
     return statuses
 
 
-def freshness(home: Path, table: TableSchema, now_ms: int) -> Freshness:
+def _status_files(home: Home) -> Iterator[tuple[str, bytes]]:
+    if isinstance(home, ObjectHome):
+        for name in object_tables.small_names(home, STATUS):
+            yield name, object_tables.read_small(home, f"{STATUS}/{name}")
+        return
+    for path in sorted((home / STATUS).glob("[!.]*")):
+        yield path.name, path.read_bytes()
+
+
+def freshness(home: Home, table: TableSchema, now_ms: int) -> Freshness:
     """Return the freshness of a table.
 
     Call this before querying the table: rows that are added in between do no harm.
@@ -97,7 +110,7 @@ def freshness(home: Path, table: TableSchema, now_ms: int) -> Freshness:
     return _freshness(home, table, now_ms, read_statuses(home))
 
 
-def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[str, SourceStatus]) -> Freshness:
+def _freshness(home: Home, table: TableSchema, now_ms: int, statuses: Mapping[str, SourceStatus]) -> Freshness:
     version = read_version(home, table)
     if version is None:
         return Freshness(None, (table_contents.no_data(table),))

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ariane.tables import TableSchema
+from ariane.tables import TableSchema, object_tables
 from ariane.tables.table import split_type
 from ariane.tables.table_format import DataFile, data_paths
+from ariane.tables.table_home import Home, ObjectHome
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -97,7 +97,7 @@ _interruption: ContextVar[QueryInterruption | None] = ContextVar("interruption",
 
 
 @contextmanager
-def open_views(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
+def open_views(home: Home, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
     """Provide a connection with one view per part, named like its table. An unpublished table has no rows."""
     import duckdb
 
@@ -105,16 +105,27 @@ def open_views(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
     with duckdb.connect() as sql, interruption.watch(sql) if interruption else nullcontext():
         sql.execute("SET TimeZone = 'UTC'")
         for table, is_needed in parts:
-            files = [str(path) for path in data_paths(home, table, is_needed)]
             # An empty part with all columns, so that a query is valid before the table is published.
             columns = ", ".join(f'NULL::{sql_type(column.type)} AS "{column.name}"' for column in table.columns)
             empty = f"SELECT {columns} WHERE false"
+            files = _add_files(sql, home, TablePart(table, is_needed))
             # BY NAME, because files of an older schema may lack columns; the empty part supplies their types.
-            file_list = "[" + ", ".join("'" + file.replace("'", "''") + "'" for file in files) + "]"
-            published = f"SELECT * FROM read_parquet({file_list}, union_by_name = true, hive_partitioning = false)"
-            view = f"{empty} UNION ALL BY NAME {published}" if files else empty
+            view = f"{empty} UNION ALL BY NAME SELECT * FROM {files}" if files else empty
             sql.execute(f'CREATE VIEW "{table.name}" AS {view}')
         yield sql
+
+
+def _add_files(sql: DuckDBPyConnection, home: Home, part: TablePart) -> str | None:
+    """Return an expression for FROM with the rows of the published files; None without files."""
+    table, is_needed = part
+    if isinstance(home, ObjectHome):
+        dataset = object_tables.open_dataset(home, table, is_needed)
+        if dataset is None:
+            return None
+        sql.register(f"{table.name} files", dataset)
+        return f'"{table.name} files"'
+    files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in data_paths(home, table, is_needed))
+    return f"read_parquet([{files}], union_by_name = true, hive_partitioning = false)" if files else None
 
 
 def query(sql: DuckDBPyConnection, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:

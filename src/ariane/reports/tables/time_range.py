@@ -11,7 +11,6 @@ no client ran, or its traces were lost. In a bucket with traces of any client, c
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports.report import utc_time
@@ -19,6 +18,7 @@ from ariane.reports.tables import table_views
 from ariane.reports.texts import ZONE, Moment, Text, text
 from ariane.tables import TRACE_EVENTS, TableSchema
 from ariane.tables.table_format import read_version
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -58,7 +58,7 @@ class TimeRange(NamedTuple):
 
 
 def covered_range(
-    home: Path, table: TableSchema, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1
+    home: Home, table: TableSchema, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1
 ) -> TimeRange:
     """Return the part of a time range that a table of traces covers.
 
@@ -126,13 +126,13 @@ def start_warnings(span: TimeRange, since_ms: int) -> tuple[Text, ...]:
     return (_start_warning(span.start_ms),)
 
 
-def late_start_warnings(home: Path, table: TableSchema, since_ms: int) -> tuple[Text, ...]:
+def late_start_warnings(home: Home, table: TableSchema, since_ms: int) -> tuple[Text, ...]:
     """Return a warning if the table starts at least a minute after the requested range, for reports without buckets."""
     first_ms = _first_ms(home, table)
     return (_start_warning(first_ms),) if first_ms is not None and first_ms >= since_ms + MINUTE_MS else ()
 
 
-def _first_ms(home: Path, table: TableSchema) -> int | None:
+def _first_ms(home: Home, table: TableSchema) -> int | None:
     """Return the earliest time in a table; None without rows."""
     version = read_version(home, table)
     return (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from ariane import tables
@@ -29,6 +28,7 @@ from ariane.console.web.view_model import View
 from ariane.errors import StoreError
 from ariane.reports.tables.pipeline_status import freshness, read_statuses
 from ariane.tables.table_format import read_version
+from ariane.tables.table_home import Home
 
 LAGGING_MAX = 10  # groups in the list of the overview
 ALERTS_MAX = 5  # alerts in its list
@@ -207,7 +207,7 @@ async def _pipeline(
         return None, None, str(error)
 
 
-def _read_pipeline(home: Path, now_ms: int) -> tuple[list[TableFreshness], list[PipelineSourceView]]:
+def _read_pipeline(home: Home, now_ms: int) -> tuple[list[TableFreshness], list[PipelineSourceView]]:
     states = []
     for table in tables.ALL_TABLES:
         state, version = freshness(home, table, now_ms), read_version(home, table)

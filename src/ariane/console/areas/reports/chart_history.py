@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ariane.console.areas.reports.table_queries import run_query
@@ -17,6 +16,7 @@ from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import View
 from ariane.errors import StoreError
 from ariane.reports import consumption_history
+from ariane.tables.table_home import Home
 
 RangeName = Literal["15m", "30m", "1h", "6h", "24h", "7d", "30d"]
 MINUTE_MS = 60_000
@@ -106,7 +106,7 @@ def _range(chosen: RangeName, names: Sequence[RangeName], now_ms: int) -> ChartR
     return ChartRange(chosen=chosen, choices=choices, from_ms=now_ms - SPANS[chosen], until_ms=now_ms)
 
 
-def _table_ranges(home: Path, now_ms: int) -> list[RangeName]:
+def _table_ranges(home: Home, now_ms: int) -> list[RangeName]:
     """Return the ranges whose earlier part the table has: a longer one would show the same points."""
     try:
         first_ms = consumption_history.first_ms(home)

@@ -24,6 +24,7 @@ from ariane.errors import NotFound, UsageError
 from ariane.reports import REPORTS
 from ariane.reports.report import Plot, Report, Table, Value, charts_first
 from ariane.reports.texts import Text
+from ariane.tables.table_home import can_have_tables
 
 CHART_UNITS = {"/s": "rate", "ms": "ms", "B": "bytes", "B/s": "bytes", "%": "percent"}
 
@@ -146,7 +147,7 @@ def report_list(services: ConsoleServices) -> ReportListView:
     tables_dir = services.settings.tables_dir
     return ReportListView(
         names=list(REPORTS),
-        is_available=tables_dir is not None and tables_dir.is_dir(),
+        is_available=tables_dir is not None and can_have_tables(tables_dir),
         tables_dir=None if tables_dir is None else str(tables_dir),
     )
 
@@ -163,7 +164,7 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     if kind is None:
         raise NotFound("report", name, sorted(REPORTS))
     tables_dir = services.settings.tables_dir
-    if tables_dir is None or not tables_dir.is_dir():
+    if tables_dir is None or not can_have_tables(tables_dir):
         place = "any directory: start the console with a home" if tables_dir is None else str(tables_dir)
         raise NotFound("table of the pipeline in", f"{place}; run `ariane pipeline run`")
     now_ms = services.clock.now_ms()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.clock import ms_of
@@ -19,6 +18,7 @@ from ariane.model.ids import recalled_key
 from ariane.model.message import ReceivedMessage
 from ariane.model.trace_event import PublishEvent
 from ariane.reports.trace_steps import StepSource
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from ariane.reports.trace_lookup import LookupResult
@@ -120,7 +120,7 @@ async def _table_candidates(
     return candidates, [], found.omitted
 
 
-def _find_in_tables(tables_dir: Path, text: str, topic: str) -> LookupResult:
+def _find_in_tables(tables_dir: Home, text: str, topic: str) -> LookupResult:
     from ariane.reports import trace_lookup
 
     return trace_lookup.find_journeys(tables_dir, message_id=text, topic=topic or None, limit=LISTED_MAX)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.cluster.admin import Admin
@@ -29,6 +28,7 @@ from ariane.model.trace_event import (
 from ariane.protocol import trace_codec
 from ariane.reports.journey_steps import journey_steps
 from ariane.reports.trace_steps import TraceStep
+from ariane.tables.table_home import Home
 
 TRACES_MAX = 2_000  # trace messages of one message id and broker
 COPIES_MAX = 100  # records of one topic and broker
@@ -199,7 +199,7 @@ def _facts_of(carried: Sequence[CarriedEvent], message_id: str) -> TracedMessage
     return TracedMessage(next(topics, ""), keys=next(keys, ""))
 
 
-def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTrace:
+def read_table_trace(tables_dir: Home, message_id: str, now_ms: int) -> TableTrace:
     """Return the steps of a message from the pipeline's tables. Blocks: reads files."""
     from ariane.reports import trace_lookup
     from ariane.reports.tables.pipeline_status import freshness
@@ -222,7 +222,7 @@ def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTra
     return TableTrace(steps, facts, _read_clocks(tables_dir, steps), as_of_ms, warnings)
 
 
-def _read_clocks(tables_dir: Path, steps: Sequence[TraceStep]) -> dict[str, HostClock]:
+def _read_clocks(tables_dir: Home, steps: Sequence[TraceStep]) -> dict[str, HostClock]:
     """Return the bounds of the clocks of all clients in the minutes of their steps.
 
     An address with several clocks has none.

@@ -1,0 +1,253 @@
+"""Tables in an object store: Delta tables, committed by conditional put with delta-rs. No file is renamed, locked or replaced.
+
+    HOME/<table>/_delta_log/                                 the truth: there is no CURRENT
+    HOME/<table>/v=00000012/bucket=…/part-12-….parquet       data files, never modified
+    HOME/status/<source>                                     small files, each replaced by one put
+
+The information of the newest commit has the members of `TableVersion` that Delta does not have (`ariane`), the name of a data file
+those of `DataFile` (`part-ADDED-FIRST-LAST-UUID`). Only one writer succeeds in putting the commit after a version: the
+other one fails. Removed files are tombstones of the log until `vacuum` deletes them, `RETIRED_RETENTION_MS` later.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from ariane.errors import StoreError
+from ariane.tables.delta_log import PARTITION_COLUMNS, WRITER, schema_string
+from ariane.tables.table import TableSchema, split_type
+from ariane.tables.table_format import BUCKET, RETIRED_RETENTION_MS, DataFile, TableVersion, version_directory
+from ariane.tables.table_home import ObjectHome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+    from pyarrow.fs import FileSystem
+
+STATE = "ariane"  # member of the commit information
+CHECKPOINT_INTERVAL = 20
+FILE_NAME = re.compile(r"part-(\d+)-(-?\d+|n)-(-?\d+|n)-")
+
+
+class TableState(msgspec.Struct, frozen=True):
+    """The members of `TableVersion` that are not in the list of files."""
+
+    version: int
+    schema: int
+    as_of_ms: int | None
+    applied: dict[str, int]
+
+
+def table_uri(home: ObjectHome, table: TableSchema) -> str:
+    return f"{home.uri}/{table.name}"
+
+
+def filesystem(home: ObjectHome) -> tuple[FileSystem, str]:
+    """Return the file system of a home, and its path there."""
+    from pyarrow import fs
+
+    return fs.FileSystem.from_uri(home.uri)  # type: ignore[no-any-return]
+
+
+def read_version(home: ObjectHome, table: TableSchema) -> TableVersion | None:
+    """Return the newest version of a table; None if nothing was published yet.
+
+    Raises:
+        StoreError: the object store does not respond, or another program wrote the newest commit.
+    """
+    opened = _open(home, table)
+    return opened[1] if opened else None
+
+
+def _open(home: ObjectHome, table: TableSchema) -> tuple[DeltaTable, TableVersion] | None:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    uri = table_uri(home, table)
+    try:
+        delta = DeltaTable(uri)
+        (commit,) = delta.history(1)
+        adds = pa.table(delta.get_add_actions())
+    except TableNotFoundError:
+        return None
+    except Exception as error:  # delta-rs raises OSError, DeltaError and others for the same faults
+        raise StoreError(f"Cannot read {uri}: {_reason(error)}") from error
+    if STATE not in commit:
+        raise StoreError(
+            f"{uri} was changed by another program: {commit.get('engineInfo')}, {commit.get('operation')} in version "
+            f"{delta.version()}. The pipeline must be the only writer; remove the table, and the tables that are read with it"
+        )
+    state = msgspec.convert(commit[STATE], TableState)
+    columns = (adds[name].to_pylist() for name in ("path", "partition", "num_records", "size_bytes"))
+    files = tuple(
+        _data_file(path, partition[BUCKET], rows, size) for path, partition, rows, size in zip(*columns, strict=True)
+    )
+    rows = sum(file.rows for file in files)
+    return delta, TableVersion(state.version, state.schema, rows, state.as_of_ms, files, state.applied)
+
+
+def _data_file(path: str, bucket: str, rows: int, size: int) -> DataFile:
+    path = unquote(path)  # actions are made of paths, and are listed as the log has them
+    match = FILE_NAME.match(path.rpartition("/")[2])
+    assert match is not None, path
+    first_ms, last_ms = (None if text == "n" else int(text) for text in match.groups()[1:])
+    return DataFile(path, bucket, rows, size, int(match[1]), first_ms, last_ms)
+
+
+def file_path(number: int, bucket: str, added_version: int, first_ms: int | None, last_ms: int | None) -> str:
+    """Return a new path for a data file below its table."""
+    times = "-".join("n" if ms is None else str(ms) for ms in (first_ms, last_ms))
+    name = f"part-{added_version}-{times}-{uuid.uuid4()}.parquet"
+    return f"{version_directory(number)}/{BUCKET}={quote(bucket, safe='')}/{name}"
+
+
+def publish(home: ObjectHome, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
+    """Commit a version.
+
+    Raises:
+        StoreError: another pipeline committed since `former` was read, or the object store does not respond.
+    """
+    from deltalake import Schema
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+    uri, schema = table_uri(home, table), Schema.from_json(schema_string(table))
+    former_paths, paths = ({file.path for file in of.files} for of in (former, version))
+    adds = [
+        AddAction(file.path, file.bytes, _partition(file), now_ms, True, f'{{"numRecords":{file.rows}}}')
+        for file in version.files
+        if file.path not in former_paths
+    ]
+    removes = [
+        RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values=_partition(file))
+        for file in former.files
+        if file.path not in paths
+    ]
+    opened = _open(home, table)
+    if opened is not None and opened[1].version != former.version:
+        raise _conflict(uri)
+    try:
+        if opened is None:
+            create_table_with_add_actions(
+                uri, schema, adds, mode="error", partition_by=list(PARTITION_COLUMNS), name=table.name,
+                description=table.description, configuration=_CONFIGURATION, commit_properties=_properties(version),
+            )  # fmt: skip
+            return
+        delta, _ = opened
+        missing = {field.name for field in schema.fields} - {field.name for field in delta.schema().fields}
+        if missing:
+            fields = [field for field in schema.fields if field.name in missing]
+            delta.alter.add_columns(fields, commit_properties=_properties(former))
+            delta.update_incremental()
+        delta.create_write_transaction(
+            [*adds, *removes], "append", delta.schema(), partition_by=list(PARTITION_COLUMNS),
+            commit_properties=_properties(version),
+        )  # fmt: skip
+    except DeltaError as error:
+        if "CommitFailed" in type(error).__name__ or "already exists" in str(error):
+            raise _conflict(uri) from error
+        raise StoreError(f"Cannot write {uri}: {_reason(error)}") from error
+
+
+_CONFIGURATION = {
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    "delta.deletedFileRetentionDuration": f"interval {RETIRED_RETENTION_MS // 60_000} minutes",
+    "delta.logRetentionDuration": f"interval {RETIRED_RETENTION_MS // 60_000} minutes",
+}
+
+
+def vacuum(home: ObjectHome, table: TableSchema, *, orphans: bool = False) -> None:
+    """Delete the files that were removed from a table before the retention, and with `orphans` those of writers that crashed."""
+    opened = _open(home, table)
+    if opened is not None:
+        delta, version = opened
+        # A vacuum adds two commits, even if there is nothing to delete.
+        if delta.vacuum(dry_run=True, enforce_retention_duration=False, full=orphans):
+            delta.vacuum(
+                dry_run=False, enforce_retention_duration=False, full=orphans, commit_properties=_properties(version)
+            )
+
+
+def _properties(version: TableVersion) -> CommitProperties:
+    from deltalake import CommitProperties
+
+    state = TableState(version.version, version.schema, version.as_of_ms, version.applied)
+    # No retries: the commit after another writer's would be based on files that it may have removed.
+    return CommitProperties(custom_metadata={STATE: msgspec.to_builtins(state)}, max_commit_retries=0)
+
+
+def _partition(file: DataFile) -> dict[str, str | None]:
+    return {WRITER: str(int(file.path.partition("/")[0].removeprefix("v="))), BUCKET: file.bucket}
+
+
+def _conflict(uri: str) -> StoreError:
+    return StoreError(f"another pipeline is writing {uri}; stop that one, run both jobs as one, or use another home")
+
+
+def _reason(error: Exception) -> str:
+    """Return the causes that delta-rs prints below each other, with colors and arrows, as one line."""
+    return " ".join(re.sub(r"\x1b\[\d+m|↳", "", str(error)).split()) or type(error).__name__
+
+
+def open_dataset(home: ObjectHome, table: TableSchema, predicate: Callable[[DataFile], bool]) -> Any | None:
+    """Return the files of a table that match `predicate` as a pyarrow dataset with the table's columns; None without files."""
+    import pyarrow.dataset as ds
+
+    version = read_version(home, table)
+    system, root = filesystem(home)
+    paths = [f"{root}/{table.name}/{file.path}" for file in version.files if predicate(file)] if version else []
+    return ds.dataset(paths, arrow_schema(table), format="parquet", filesystem=system) if paths else None
+
+
+def read_small(home: ObjectHome, name: str) -> bytes:
+    system, root = filesystem(home)
+    with system.open_input_file(f"{root}/{name}") as file:
+        return file.read()  # type: ignore[no-any-return]
+
+
+def write_small(home: ObjectHome, name: str, content: bytes) -> None:
+    system, root = filesystem(home)
+    with system.open_output_stream(f"{root}/{name}") as file:
+        file.write(content)
+
+
+def small_names(home: ObjectHome, directory: str) -> list[str]:
+    """Return the names of the files in a directory, in order; empty if it does not exist."""
+    from pyarrow import fs
+
+    system, root = filesystem(home)
+    infos = system.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
+    return sorted(info.base_name for info in infos if info.type == fs.FileType.File)
+
+
+def arrow_schema(table: TableSchema) -> pa.Schema:
+    """Return the columns of a table in Arrow."""
+    import pyarrow as pa
+
+    return pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
+
+
+def arrow_type(ddl: str) -> pa.DataType:
+    """Return the Arrow type of a Spark type."""
+    import pyarrow as pa
+
+    simple = {
+        "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"), "DATE": pa.date32(), "BINARY": pa.binary(),
+    }  # fmt: skip
+    if ddl in simple:
+        return simple[ddl]
+    kind, parts = split_type(ddl)
+    if kind == "ARRAY":
+        return pa.list_(arrow_type(parts[0]))
+    if kind == "MAP":
+        return pa.map_(*map(arrow_type, parts))
+    fields = (part.split(":", 1) for part in parts)
+    return pa.struct([(name.strip(), arrow_type(inner.strip())) for name, inner in fields])

@@ -1,0 +1,69 @@
+"""HOME of tables: a local directory, or a prefix of an object store.
+
+    Path("/srv/ariane/tables")                       lists of files (`table_format`), next to checkpoints and logs
+    ObjectHome("s3://bucket/tables", Path("…"))      Delta tables (`object_tables`); checkpoints and logs are in the local directory
+
+Credentials, region and endpoint of an object store are taken from the environment, as its own tools do (AWS_ACCESS_KEY_ID,
+AWS_REGION, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, …).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+from urllib.parse import quote, urlsplit
+
+from ariane.errors import ConfigError
+
+SCHEMES = ("s3", "gs", "abfss")
+PACKAGES = ("deltalake", "pyarrow", "pandas")  # pandas: Spark's mapInArrow requires it
+
+
+class ObjectHome(NamedTuple):
+    """Tables in an object store."""
+
+    uri: str  # without a slash at the end
+    local: Path
+    """Directory of what only the machine of the driver needs: Spark's checkpoints and its log."""
+
+    def __str__(self) -> str:
+        return self.uri
+
+
+Home: TypeAlias = Path | ObjectHome
+
+
+def object_home(uri: str, local_root: Path) -> ObjectHome:
+    """Return the home with a URI.
+
+    Args:
+        uri: s3://bucket/prefix, gs://bucket/prefix or abfss://container@account.dfs.core.windows.net/prefix.
+        local_root: directory in which each such home has a directory of its own.
+
+    Raises:
+        ConfigError: another kind of URI, or the packages of the extra `objectstore` are not installed.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in SCHEMES:
+        fix = f"expected a local directory or a URI with {', '.join(f'{scheme}://' for scheme in SCHEMES)}; "
+        raise ConfigError("home", uri, f"{fix}for HDFS, mount it on driver and executors and give the path")
+    if not parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(
+            "home", uri, f"expected {parts.scheme}://bucket/prefix; other settings are taken from the environment"
+        )
+    if missing := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
+        fix = f"needs {' and '.join(missing)}: pip install 'ariane[objectstore]'"
+        raise ConfigError("home", uri, fix)
+    uri = uri.rstrip("/")
+    return ObjectHome(uri, local_root / "object-stores" / quote(uri, safe=""))
+
+
+def can_have_tables(home: Home) -> bool:
+    """Return whether a local home exists. An object store is not asked: its tables are missing or not."""
+    return isinstance(home, ObjectHome) or home.is_dir()
+
+
+def local_dir(home: Home) -> Path:
+    """Return the directory of checkpoints, logs and other files of the driver's machine."""
+    return home.local if isinstance(home, ObjectHome) else home

@@ -1,0 +1,179 @@
+"""Tables in an object store, moto's S3 on 127.0.0.1: a job writes them; reports, traces and other engines read them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+pytest.importorskip("deltalake", reason="needs deltalake: pip install 'ariane[objectstore]'")
+pytest.importorskip("pandas", reason="needs pandas: pip install 'ariane[objectstore]'")
+pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
+
+import deltalake
+import trace_frames as frames
+from trace_frames import after, before, pub
+
+from ariane.cli.__main__ import run as run_command
+from ariane.clock import ms_of
+from ariane.errors import StoreError
+from ariane.pipeline import jobs, run, table_publisher
+from ariane.pipeline.table_publisher import TableChange
+from ariane.reports.tables import pipeline_status, table_views
+from ariane.tables import JOURNEYS, TRAFFIC, object_tables, table_format
+from ariane.tables.table_home import ObjectHome, object_home
+from ariane.tables.time_buckets import bucket_of_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+T0 = datetime(2026, 11, 21, 10, 20, tzinfo=UTC)
+NOW_MS = ms_of(T0) + 3_600_000
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    from pyarrow import fs
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    # A process of its own: delta-rs holds the interpreter's lock while it waits for some responses.
+    command = [sys.executable, "-m", "moto.server", "-H", address[0], "-p", str(address[1])]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(address):
+            break
+        time.sleep(0.1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+            "AWS_ENDPOINT_URL": f"http://{address[0]}:{address[1]}",
+        }.items():  # fmt: skip
+            patch.setenv(name, value)
+        system, _ = fs.FileSystem.from_uri("s3://tables?allow_bucket_creation=true")
+        system.create_dir("tables")
+        yield "s3://tables"
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+def home(bucket: str, tmp_path: Path, request: pytest.FixtureRequest) -> ObjectHome:
+    return object_home(f"{bucket}/{request.node.name}", tmp_path)
+
+
+def minutes(spark: SparkSession, topic: str, *values: int, bucket: str | None = None) -> DataFrame:
+    """Return rows of `traffic`: minutes after T0, in buckets of ten minutes."""
+    same = dict.fromkeys(TRAFFIC.column_names) | {"topic": topic, "messages": 1, "queueing_ms": {5: 1}}
+    times = [T0 + timedelta(minutes=value) for value in values]
+    rows: list[dict[str, Any]] = [{**same, "minute": at, "bucket": bucket or bucket_of_time(ms_of(at))} for at in times]
+    return spark.createDataFrame(rows, f"{TRAFFIC.ddl}, bucket STRING")
+
+
+def topics(home: ObjectHome) -> dict[str, int]:
+    with table_views.open_views(home, table_views.whole_table(TRAFFIC)) as sql:
+        rows = table_views.query(
+            sql, "SELECT topic, count(*) AS rows FROM traffic WHERE queueing_ms[5] = 1 GROUP BY ALL"
+        )
+    return {row["topic"]: row["rows"] for row in rows}
+
+
+def test_versions_are_committed_once_and_read_by_all(spark: SparkSession, home: ObjectHome) -> None:
+    odd = "2026-11-21.%RETRY%a b"
+    with table_publisher.lock_tables(home, [TRAFFIC]):
+        assert table_format.read_version(home, TRAFFIC) is None
+        for _ in range(2):
+            table_publisher.append_batch(minutes(spark, "a", -60, 0, 1, 10, 11), home, TRAFFIC, "q 1", 0, NOW_MS)
+        table_publisher.append_batch(minutes(spark, "b", 3, 4, 20), home, TRAFFIC, "q 1", 1, NOW_MS)
+        replaced = [bucket_of_time(ms_of(T0) + 600_000)]
+        change = TableChange(frame=minutes(spark, "c", 10), applied={"q 1": 1}, replaced=replaced)
+        table_publisher.commit(home, TRAFFIC, change, NOW_MS)
+        change = TableChange(frame=minutes(spark, "d", 5, bucket=odd), applied={"q 1": 1})
+        table_publisher.commit(home, TRAFFIC, change, NOW_MS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table_publisher, "MAX_SMALL_FILES", 1)
+            table_publisher.compact(spark, home, TRAFFIC, NOW_MS)
+        table_publisher.expire(home, TRAFFIC, bucket_of_time(ms_of(T0)), NOW_MS)
+        assert topics(home) == {"a": 2, "b": 3, "c": 1, "d": 1}
+        version = table_format.read_version(home, TRAFFIC)
+        assert version is not None
+        assert (version.rows, version.applied, version.as_of_ms) == (7, {"q 1": 1}, ms_of(T0) + 1_200_000)
+        assert {file.bucket: file.rows for file in version.files}[odd] == 1
+        rows = table_publisher.read_table(spark, home, TRAFFIC, lambda file: file.bucket == odd).collect()
+        assert [(row["topic"], row["minute"], row["queueing_ms"], row["bucket"]) for row in rows] == [
+            ("d", (T0 + timedelta(minutes=5)).replace(tzinfo=None), {5: 1}, odd)
+        ]
+        object_tables.vacuum(home, TRAFFIC)
+        assert topics(home) == {"a": 2, "b": 3, "c": 1, "d": 1}, "removed files stay for readers of the version before"
+    delta = deltalake.DeltaTable(object_tables.table_uri(home, TRAFFIC))
+    assert delta.to_pyarrow_dataset().count_rows() == 7
+    polars = pytest.importorskip("polars", reason="needs polars: pip install polars")
+    assert polars.scan_delta(delta).filter(polars.col("bucket") == odd).collect()["topic"].to_list() == ["d"]
+
+
+def test_writers_that_would_lose_or_repeat_rows_are_refused(spark: SparkSession, home: ObjectHome) -> None:
+    first = table_publisher.append_batch(minutes(spark, "a", 0), home, TRAFFIC, "q 1", 0, NOW_MS)
+    table_publisher.append_batch(minutes(spark, "a", 1), home, TRAFFIC, "q 1", 1, NOW_MS)
+    with pytest.raises(StoreError, match=r"another pipeline is writing s3://tables/"):
+        object_tables.publish(home, TRAFFIC, first, first.replace(removed=lambda _: True, now_ms=NOW_MS), NOW_MS)
+    with pytest.raises(StoreError, match=r"q that another checkpoint has read; .*copy it to .*checkpoint/q"):
+        table_publisher.append_batch(minutes(spark, "a", 1), home, TRAFFIC, "q 2", 0, NOW_MS)
+    with pytest.raises(StoreError, match="lacks batches 2 to 3 of q"):
+        table_publisher.append_batch(minutes(spark, "a", 1), home, TRAFFIC, "q 1", 4, NOW_MS)
+    deltalake.DeltaTable(object_tables.table_uri(home, TRAFFIC)).delete("bucket = 'x'")
+    assert topics(home) == {"a": 2}, "a deletion without rows is no commit"
+    deltalake.DeltaTable(object_tables.table_uri(home, TRAFFIC)).delete()
+    with pytest.raises(StoreError, match="was changed by another program: .*DELETE in version"):
+        table_format.read_version(home, TRAFFIC)
+
+
+def test_a_job_writes_tables_that_commands_read(
+    spark: SparkSession,
+    home: ObjectHome,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bodies = [
+        frames.body([pub(name), before(name, f"R-{name}", 10), after(name, f"R-{name}", 17)]) for name in ("M0", "M1")
+    ]
+    inbox = str(tmp_path / "inbox")
+    frames.messages(spark, [frames.message(body, offset) for offset, body in enumerate(bodies)]).write.parquet(inbox)
+    trace = jobs.JOBS["trace"]
+    trace = trace._replace(
+        incremental_tables=tuple(fold for fold in trace.incremental_tables if fold.table == JOURNEYS)
+    )
+    for _ in range(2):
+        messages = spark.readStream.schema(jobs.TRACES.schema).parquet(inbox)
+        with table_publisher.lock_tables(home, trace.tables):
+            settings = run.RunSettings(once=True, keep_days=36_500)
+            stop = threading.Event()
+            runner = run.JobRunner(
+                spark=spark, job=trace, streams={"traces": messages}, home=home, settings=settings, stop=stop
+            )
+            runner.run(run.SilentListener())
+    version = table_format.read_version(home, JOURNEYS)
+    assert version is not None
+    assert version.rows == 2
+    assert list(pipeline_status.read_statuses(home)) == ["traces"]
+    monkeypatch.setenv("ARIANE_HOME", str(tmp_path))
+    for arguments in (["trace", "--id", "M1"], ["pipeline", "status"]):
+        monkeypatch.setattr("sys.argv", ["ariane", *arguments, "--home", home.uri, "--json"])
+        with pytest.raises(SystemExit) as ended:
+            run_command()
+        assert ended.value.code in (0, None), capsys.readouterr()
+    output = capsys.readouterr().out
+    assert '"M1"' in output
+    assert json.dumps(home.uri) in output
