@@ -71,7 +71,7 @@ def bucket() -> Iterator[str]:
 
 @pytest.fixture
 def home(bucket: str, tmp_path: Path, request: pytest.FixtureRequest) -> ObjectHome:
-    return object_home(f"{bucket}/{request.node.name}", tmp_path)
+    return object_home(f"{bucket}/{request.node.originalname}-{tmp_path.name}", tmp_path)
 
 
 def minutes(spark: SparkSession, topic: str, *values: int, bucket: str | None = None) -> DataFrame:
@@ -121,6 +121,26 @@ def test_versions_are_committed_once_and_read_by_all(spark: SparkSession, home: 
     assert delta.to_pyarrow_dataset().count_rows() == 7
     polars = pytest.importorskip("polars", reason="needs polars: pip install polars")
     assert polars.scan_delta(delta).filter(polars.col("bucket") == odd).collect()["topic"].to_list() == ["d"]
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_batch_is_there_once_if_its_commit_fails(
+    spark: SparkSession, home: ObjectHome, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """The driver ends before its commit, or does not get the response to it."""
+    publish = object_tables.publish
+
+    def fail(*of: Any) -> None:
+        if is_committed:
+            publish(*of)
+        raise StoreError("the connection was closed")
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="connection was closed"):
+        patch.setattr(object_tables, "publish", fail)
+        table_publisher.append_batch(minutes(spark, "a", 0, 10), home, TRAFFIC, "q 1", 0, NOW_MS)
+    assert topics(home) == ({"a": 2} if is_committed else {})
+    table_publisher.append_batch(minutes(spark, "a", 0, 10), home, TRAFFIC, "q 1", 0, NOW_MS)
+    assert topics(home) == {"a": 2}
 
 
 def test_writers_that_would_lose_or_repeat_rows_are_refused(spark: SparkSession, home: ObjectHome) -> None:

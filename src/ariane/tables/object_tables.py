@@ -1,6 +1,6 @@
 """Tables in an object store: Delta tables, committed by conditional put with delta-rs. No file is renamed, locked or replaced.
 
-    HOME/<table>/_delta_log/                                 the truth: there is no CURRENT
+    HOME/<table>/_delta_log/                                 the truth, in place of CURRENT
     HOME/<table>/v=00000012/bucket=…/part-12-….parquet       data files, never modified
     HOME/status/<source>                                     small files, each replaced by one put
 
