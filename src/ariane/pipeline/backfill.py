@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.errors import ConfigError
@@ -19,6 +18,7 @@ from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.reports.tables.pipeline_status import read_statuses
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion, read_version
+from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +52,7 @@ class BackfilledTable(NamedTuple):
     missing: int
 
 
-def check_range(home: Path, job: PipelineJob, until_ms: int) -> None:
+def check_range(home: Home, job: PipelineJob, until_ms: int) -> None:
     """Check that the pipeline has read everything that was stored before the end of a range.
 
     Raises:
@@ -84,7 +84,7 @@ def read_range(
 
 def backfill(
     spark: SparkSession,
-    home: Path,
+    home: Home,
     job: PipelineJob,
     read: Callable[[TopicSource], DataFrame],
     now_ms: int,
@@ -115,7 +115,7 @@ def backfill(
 
 
 def _add_missing(
-    spark: SparkSession, home: Path, table: TableSchema, rows: DataFrame, now_ms: int, *, is_dry_run: bool
+    spark: SparkSession, home: Home, table: TableSchema, rows: DataFrame, now_ms: int, *, is_dry_run: bool
 ) -> BackfilledTable:
     identity = IDENTITIES[table.name]
     once = rows.dropDuplicates([*identity]).persist()

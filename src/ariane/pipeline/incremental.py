@@ -94,7 +94,7 @@ def rebuild_changed(
 
 
 def _following_buckets(
-    home: Path,
+    home: Home,
     incremental: IncrementalTable,
     inputs: Mapping[str, TableVersion],
     applied: Mapping[str, int],
@@ -102,14 +102,15 @@ def _following_buckets(
 ) -> set[str]:
     """Return the buckets that may change with the preceding ones."""
     link = incremental.link
-    changed = few_rows.changed_messages(home, inputs, applied, None) if link is not None else {}
-    version = inputs.get(link.table.name) if link is not None else None
+    if link is None or not isinstance(home, Path):
+        return {after for bucket in changed_buckets for after in _adjacent_buckets(bucket, incremental.lookback)}
+    changed = few_rows.changed_messages(home, inputs, applied, None)
+    version = inputs.get(link.table.name)
     return {
         after
         for bucket in changed_buckets
         for after in _adjacent_buckets(bucket, incremental.lookback)
-        if link is None
-        or bucket not in changed
+        if bucket not in changed
         or (version is not None and few_rows.is_linked(home, version, link, (bucket, changed[bucket]), after))
     }
 
@@ -139,7 +140,7 @@ def _compute(
     read_buckets = buckets | {
         before for bucket in buckets for before in _adjacent_buckets(bucket, -incremental.lookback)
     }
-    if _count_rows(inputs, read_buckets) <= staged_tables.MAX_ROWS:
+    if isinstance(home, Path) and _count_rows(inputs, read_buckets) <= staged_tables.MAX_ROWS:
         computed = _compute_staged(spark, home, incremental, inputs, dict.fromkeys(read_buckets))
         return None, rows | {bucket: part for bucket, part in computed.items() if bucket in buckets}
     frame = incremental.compute(*_rows_of(spark, home, incremental, read_buckets))

@@ -5,13 +5,13 @@ The running pipeline does it once a minute (`JobRunner`). `ariane pipeline maint
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.pipeline import table_publisher
 from ariane.pipeline.jobs import PipelineJob
 from ariane.tables import TableSchema
 from ariane.tables.table_format import read_version
+from ariane.tables.table_home import Home
 from ariane.tables.time_buckets import bucket_of_time
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Maintained(NamedTuple):
     after: TableSize
 
 
-def maintain(spark: SparkSession, home: Path, job: PipelineJob, keep_days: int, now_ms: int) -> list[Maintained]:
+def maintain(spark: SparkSession, home: Home, job: PipelineJob, keep_days: int, now_ms: int) -> list[Maintained]:
     """Expire, compact and clean the tables of a job. The caller holds their locks (`lock_tables`)."""
     first_bucket = bucket_of_time(now_ms - keep_days * DAY_MS)
     before = [table_size(home, table) for table in job.tables]
@@ -53,7 +53,7 @@ def maintain(spark: SparkSession, home: Path, job: PipelineJob, keep_days: int, 
     return [Maintained(table, size, table_size(home, table)) for table, size in zip(job.tables, before, strict=True)]
 
 
-def table_size(home: Path, table: TableSchema) -> TableSize:
+def table_size(home: Home, table: TableSchema) -> TableSize:
     version = read_version(home, table)
     if version is None:
         return TableSize()

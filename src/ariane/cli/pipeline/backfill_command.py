@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from ariane.cli.options import command_names, paths, shared_options, spark_options
+from ariane.cli.options import command_names, paths, spark_options
 from ariane.cli.options.option_kinds import time_option, topic_option
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.servers import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
+from ariane.tables.table_home import local_dir
 
 
 def backfill(
@@ -24,7 +25,7 @@ def backfill(
     spark: spark_options.SparkJobOptions,
     since: Annotated[str, time_option("--from", help="Messages stored from this time on: 1h, or 2026-01-31T10:00.")],
     until: Annotated[str, time_option("--to", help="Messages stored before this time.")],
-    home: shared_options.TablesHome = None,
+    home: paths.TablesHome = None,
     topic: Annotated[str, topic_option(help="Topic of message traces.")] = TRACE_TOPIC,
     samples_topic: Annotated[str, topic_option(help="Topic of the samples of `ariane collect`.")] = SAMPLES_TOPIC,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the missing rows.")] = False,
@@ -51,7 +52,7 @@ def backfill(
     job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)
     filling.check_range(tables_dir, job, until_ms)
     stop = signals.thread_stop_event(typer.echo)
-    log = tables_dir / "backfill.log"
+    log = local_dir(tables_dir) / "backfill.log"
     with (
         table_publisher.lock_tables(tables_dir, job.tables),
         restarts.single_line_errors(log, stop),

@@ -12,11 +12,12 @@ import typer
 from ariane.cli.options import paths, shared_options
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
+from ariane.tables.table_home import Home
 
 
 def explain(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="Table, see `ariane pipeline tables`.")],
-    home: shared_options.TablesHome = None,
+    home: paths.TablesHome = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per column.", rich_help_panel=shared_options.OUTPUT)
     ] = False,
@@ -44,7 +45,13 @@ def explain(
     now_ms = SYSTEM_CLOCK.now_ms()
     if as_openlineage:
         event_time = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat()
-        typer.echo(json.dumps(lineage.openlineage_event(table, str(tables_dir.resolve()), event_time)))
+        typer.echo(
+            json.dumps(
+                lineage.openlineage_event(
+                    table, str(tables_dir.resolve() if isinstance(tables_dir, Path) else tables_dir), event_time
+                )
+            )
+        )
         return
     columns = lineage.describe(table)
     as_of_ms = _as_of_ms(tables_dir, {origin for column in columns for origin in column["fresh_as"]}, now_ms)
@@ -72,7 +79,7 @@ def explain(
         typer.echo(f"{origin}: {_text_of_time(time_ms)}")
 
 
-def _as_of_ms(tables_dir: Path, names: set[str], now_ms: int) -> dict[str, int | None]:
+def _as_of_ms(tables_dir: Home, names: set[str], now_ms: int) -> dict[str, int | None]:
     """Return the as-of time of tables by name; None without data."""
     from ariane.reports.tables.pipeline_status import freshness
     from ariane.tables import lineage

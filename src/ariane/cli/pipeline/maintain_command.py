@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.options import command_names, paths, shared_options, spark_options
+from ariane.cli.options import command_names, paths, spark_options
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option
 from ariane.cli.servers import signals
 from ariane.clock import SYSTEM_CLOCK
+from ariane.tables.table_home import Home, local_dir
 
 if TYPE_CHECKING:
     from ariane.pipeline.maintenance import Maintained
@@ -22,7 +22,7 @@ def maintain(
         list[str] | None,
         typer.Argument(metavar="JOB", help="Jobs whose tables are maintained: all, or some.", show_default=False),
     ] = None,
-    home: shared_options.TablesHome = None,
+    home: paths.TablesHome = None,
     keep_days: Annotated[int, number_option(minimum=1, metavar="DAYS", help="Retention of table rows in days.")] = 30,
     every: Annotated[
         float | None,
@@ -46,7 +46,7 @@ def maintain(
 
     job = catalog.combine_jobs(job_names)
     stop = signals.thread_stop_event(typer.echo)
-    log = tables_dir / "maintain.log"
+    log = local_dir(tables_dir) / "maintain.log"
     with (
         table_publisher.lock_tables(tables_dir, job.tables),
         restarts.single_line_errors(log, stop),
@@ -59,7 +59,7 @@ def maintain(
                 return
 
 
-def _print_results(results: list[Maintained], tables_dir: Path) -> None:
+def _print_results(results: list[Maintained], tables_dir: Home) -> None:
     changed = [result for result in results if result.before != result.after]
     for table, before, after in changed:
         typer.echo(
