@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,15 +19,6 @@ SESSION_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.lightweightPlanChangeValidation": "false",
 }
-# Classes that PySpark looks up in the JVM for every column and plan, thousands of times in a test: each lookup is a round trip, and
-# searches the 280 jars of the class path once for each package that lacks the class.
-JVM_CLASSES = (
-    "functions",
-    "org.apache.spark.sql.classic.SparkSession",
-    "org.apache.spark.sql.functions",
-    "PythonSQLUtils",
-    "PythonUtils",
-)
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -39,9 +30,6 @@ def spark() -> Iterator[SparkSession]:
     if fault := java_fault():
         pytest.skip(fault)
     started = get_or_create_session("ariane tests", "local[2]", conf=SESSION_SETTINGS)
-    jvm: Any = started.sparkContext._jvm
-    for name in JVM_CLASSES:
-        setattr(jvm, name, getattr(jvm, name))
     yield started
     started.stop()
 

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ariane
 from ariane.errors import ConfigError
@@ -69,6 +69,15 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLUSTER_SETTINGS = {
     JAVA_OPTIONS: LOG4J_OPTION,
 }
+# Classes that PySpark looks up in the JVM for every column and plan, hundreds of times for a table: each lookup is a round trip,
+# and searches the 280 jars of the class path once for each package that lacks the class. The session keeps them.
+JVM_CLASSES = (
+    "functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "org.apache.spark.sql.functions",
+    "PythonSQLUtils",
+    "PythonUtils",
+)
 # Settings that tables and their readers depend on, with the reason why a user cannot change them.
 RESERVED_SETTINGS = {
     "spark.master": "give --master",
@@ -151,6 +160,9 @@ def get_or_create_session(
     if on_interrupt is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)
     spark.sparkContext.setLogLevel("ERROR")
+    jvm: Any = spark.sparkContext._jvm
+    for class_name in JVM_CLASSES:
+        setattr(jvm, class_name, getattr(jvm, class_name))
     return spark
 
 
