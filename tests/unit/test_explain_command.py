@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
+
+pytest.importorskip("pyarrow", reason="the tables of this test are written with pyarrow")
 
 from ariane.cli import main
 from ariane.tables import CLOCKS, MESSAGES, TRACE_EVENTS
