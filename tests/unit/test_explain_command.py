@@ -41,6 +41,14 @@ def test_the_text_names_sources_and_topics(tmp_path: Path) -> None:
     assert "trace_events: no data yet" in text
 
 
+def test_the_text_is_wrapped_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(map(len, explain("clocks", "--home", str(tmp_path)).splitlines())) > 200
+    monkeypatch.setenv("COLUMNS", "80")
+    wrapped = explain("clocks", "--home", str(tmp_path)).splitlines()
+    assert max(map(len, wrapped)) <= 80
+    assert "    messages.store_timestamp; fresh as messages, trace_events" in wrapped
+
+
 def test_an_openlineage_event_is_printed(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
     event = json.loads(explain("latencies", "--home", str(tmp_path), "--openlineage"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,11 @@ from ariane.cli.options import paths, shared_options
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 from ariane.tables.table_home import Home
+
+if TYPE_CHECKING:
+    from ariane.tables import TableSchema
+
+INDENT = "    "
 
 
 def explain(
@@ -63,20 +69,35 @@ def explain(
         for column in columns:
             typer.echo(json.dumps(column))
         return
-    typer.echo(f"{table.name}, schema {table.schema}. {table.description}\n")
+    _print_text(table, columns, as_of_ms)
+
+
+def _print_text(table: TableSchema, columns: list[dict[str, Any]], as_of_ms: dict[str, int | None]) -> None:
+    from ariane.cli.output import terminal
+    from ariane.tables import lineage
+
+    console = terminal.create_console()
+
+    def echo(text: str, indent: str = "") -> None:
+        # In a pipe each text is one line.
+        wrapped = textwrap.fill(text, console.width, initial_indent=indent, subsequent_indent=indent)
+        typer.echo(wrapped if terminal.is_width_bound(console) else indent + text)
+
+    echo(f"{table.name}, schema {table.schema}. {table.description}")
+    echo("")
     for column in columns:
         kind = column["type"] if column["nullable"] else f"{column['type']} NOT NULL"
         unit = f", {column['unit']}" if column["unit"] else ""
-        typer.echo(f"{column['column']}  {kind}{unit}")
+        echo(f"{column['column']}  {kind}{unit}")
         if column["meaning"]:
-            typer.echo(f"    {column['meaning']}")
-        typer.echo(f"    from {', '.join(column['sources'])}; fresh as {', '.join(column['fresh_as'])}")
-    typer.echo("")
+            echo(column["meaning"], INDENT)
+        echo(f"from {', '.join(column['sources'])}; fresh as {', '.join(column['fresh_as'])}", INDENT)
+    echo("")
     for topic, meaning in lineage.TOPICS.items():
         if topic in lineage.input_tables(table):
-            typer.echo(f"{topic}: {meaning}")
+            echo(f"{topic}: {meaning}")
     for origin, time_ms in as_of_ms.items():
-        typer.echo(f"{origin}: {_text_of_time(time_ms)}")
+        echo(f"{origin}: {_text_of_time(time_ms)}")
 
 
 def _as_of_ms(tables_dir: Home, names: set[str], now_ms: int) -> dict[str, int | None]:
