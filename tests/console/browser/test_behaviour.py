@@ -27,6 +27,8 @@ TABS = 7  # browsers allow six connections to one HTTP/1.1 server: pages must no
 
 def refresh(page: Page, path: str) -> None:
     """Let the time of live parts pass, and wait until one was read again."""
+    # The deadline of a request that is not answered yet would come closer by as much.
+    expect(page.locator(".htmx-request")).to_have_count(0, timeout=30_000)
     with page.expect_response(lambda response: path in response.url and response.request.method == "GET"):
         page.clock.fast_forward(REFRESH_MS)
 
