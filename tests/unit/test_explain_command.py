@@ -34,7 +34,8 @@ def test_each_column_has_its_contract_and_the_oldest_as_of_time(tmp_path: Path) 
     assert again[3]["as_of_ms"] == 1_000
 
 
-def test_the_text_names_sources_and_topics(tmp_path: Path) -> None:
+def test_the_text_names_sources_and_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     text = explain("trace_events", "--home", str(tmp_path))
     assert "message_id  STRING NOT NULL" in text
     assert "from @traces.properties; fresh as trace_events" in text
@@ -42,6 +43,7 @@ def test_the_text_names_sources_and_topics(tmp_path: Path) -> None:
 
 
 def test_the_text_is_wrapped_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert max(map(len, explain("clocks", "--home", str(tmp_path)).splitlines())) > 200
     monkeypatch.setenv("COLUMNS", "80")
     wrapped = explain("clocks", "--home", str(tmp_path)).splitlines()
