@@ -11,13 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ariane.tables import TableSchema
-from ariane.tables.table import split_type
+from ariane.tables.object_tables import arrow_schema
 from ariane.tables.table_format import CURRENT, DataFile, TableVersion, read_version
-
-SIMPLE = {
-    "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"), "DATE": pa.date32(), "BINARY": pa.binary(),
-}  # fmt: skip
 
 
 def put(
@@ -35,10 +30,9 @@ def put(
     path = Path(f"v={number:08d}") / f"bucket={bucket}" / "part-0.parquet"
     directory = home / table.name / path
     directory.parent.mkdir(parents=True)
-    schema = pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
     complete = [dict.fromkeys(table.column_names) | dict(row) for row in rows]
     assert all(set(row) == set(table.column_names) for row in complete), "a row has a column that the table has not"
-    pq.write_table(pa.Table.from_pylist(complete, schema), directory)
+    pq.write_table(pa.Table.from_pylist(complete, arrow_schema(table)), directory)
     times = [int(row[table.time_column].timestamp() * 1000) for row in complete if row[table.time_column] is not None]
     file = DataFile(
         path.as_posix(),
@@ -52,16 +46,3 @@ def put(
     now = TableVersion(number, table.schema, former.rows + len(rows), as_of_ms, (*former.files, file), dict(applied))
     (home / table.name / CURRENT).write_bytes(msgspec.json.encode(now))
     return now
-
-
-def arrow_type(ddl: str) -> pa.DataType:
-    """The Arrow type of a column."""
-    if ddl in SIMPLE:
-        return SIMPLE[ddl]
-    kind, parts = split_type(ddl)
-    if kind == "ARRAY":
-        return pa.list_(arrow_type(parts[0]))
-    if kind == "MAP":
-        return pa.map_(*map(arrow_type, parts))
-    fields = (part.split(":", 1) for part in parts)
-    return pa.struct([(name.strip(), arrow_type(inner.strip())) for name, inner in fields])
