@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 pytest.importorskip("pyarrow", reason="the tables of this test are written with pyarrow")
 
 from ariane.cli import main
-from ariane.tables import CLOCKS, MESSAGES, TRACE_EVENTS
+from ariane.tables import CLOCKS, MESSAGES, TRACE_EVENTS, lineage
 from tables_on_disk import put
 
 
@@ -58,3 +58,18 @@ def test_an_openlineage_event_is_printed(tmp_path: Path) -> None:
     assert fields["send_cost_ms"]["inputFields"] == [
         {"namespace": "file", "name": f"{tmp_path.resolve()}/tables/traffic", "field": "send_cost_ms"}
     ]
+
+
+def test_datasets_of_an_object_store_are_named_by_bucket_and_path() -> None:
+    event = lineage.openlineage_event(lineage.TABLES["traffic"], "s3://bucket/a/tables", "2026-01-31T10:00:00+00:00")
+    dataset = event["dataset"]
+    assert (dataset["namespace"], dataset["name"]) == ("s3://bucket", "a/tables/traffic")
+
+
+def test_a_home_with_a_password_is_refused_without_showing_it() -> None:
+    result = CliRunner().invoke(
+        main.app, ["pipeline", "explain", "clocks", "--home", "s3://key:hidden-1@bucket/tables"]
+    )
+    assert result.exit_code == 2
+    assert "no password in the URI" in result.output
+    assert "hidden-1" not in result.output

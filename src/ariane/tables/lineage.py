@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from ariane.tables import ALL_TABLES
 from ariane.tables.table import ColumnSchema, TableSchema
@@ -80,7 +81,7 @@ def openlineage_event(table: TableSchema, home: str, event_time: str) -> dict[st
 
     Args:
         table: Table.
-        home: Directory of the tables, absolute.
+        home: Absolute directory of the tables, or their URI in an object store.
         event_time: Time of the event, ISO 8601.
     """
     fields = [
@@ -116,8 +117,9 @@ def _input_fields(sources: Iterable[str], home: str) -> list[dict[str, str]]:
 
 def _dataset(name: str, home: str) -> dict[str, str]:
     """Return the identity of a table or topic by OpenLineage's rules for names."""
-    return (
-        {"namespace": "rocketmq", "name": name[1:]}
-        if name.startswith("@")
-        else {"namespace": "file", "name": f"{home}/{name}"}
-    )
+    if name.startswith("@"):
+        return {"namespace": "rocketmq", "name": name[1:]}
+    store = urlsplit(home)
+    if store.scheme:
+        return {"namespace": f"{store.scheme}://{store.netloc}", "name": f"{store.path}/{name}".lstrip("/")}
+    return {"namespace": "file", "name": f"{home}/{name}"}

@@ -42,9 +42,12 @@ def object_home(uri: str, local_root: Path) -> ObjectHome:
         local_root: directory in which each such home has a directory of its own.
 
     Raises:
-        ConfigError: another kind of URI, or the packages of the extra `objectstore` are not installed.
+        ConfigError: another kind of URI, a URI with a password, or the packages of the extra `objectstore` are not installed.
     """
     parts = urlsplit(uri)
+    if parts.password is not None:  # reports, logs and directory names would show it
+        fix = "expected no password in the URI; set the environment variables of the object store"
+        raise ConfigError("home", f"{parts.scheme}://…@{parts.hostname}", fix)
     if parts.scheme not in SCHEMES:
         fix = f"expected a local directory or a URI with {', '.join(f'{scheme}://' for scheme in SCHEMES)}; "
         raise ConfigError("home", uri, f"{fix}for HDFS, mount it on driver and executors and give the path")
