@@ -12,8 +12,8 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.metrics import families
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
 from ariane.pipeline import restarts
-from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, freshness, read_statuses
-from ariane.tables.table_format import TableVersion, read_version
+from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, read_statuses, table_statuses
+from ariane.tables.table_format import TableVersion
 from ariane.tables.table_home import Home
 
 
@@ -111,12 +111,10 @@ class PipelineSource:
         return families.read(PIPELINE_METRICS, await asyncio.to_thread(self._read))
 
     def _read(self) -> PipelineState:
-        now_ms = self._clock.now_ms()
-        fresh = {table.name: freshness(self._home, table, now_ms) for table in tables.ALL_TABLES}
-        versions = {table.name: read_version(self._home, table) for table in tables.ALL_TABLES}
+        states = table_statuses(self._home, self._clock.now_ms())
         return PipelineState(
             read_statuses(self._home),
-            {name: one for name, one in fresh.items() if one.as_of_ms is not None},
-            {name: version for name, version in versions.items() if version is not None},
+            {state.table.name: state.freshness for state in states if state.freshness.as_of_ms is not None},
+            {state.table.name: state.version for state in states if state.version is not None},
             dict(restarts.retries_by_task),
         )

@@ -188,20 +188,18 @@ def status(
 
     Exits with status 1 if a table is incomplete.
     """
-    from ariane import tables
     from ariane.clock import SYSTEM_CLOCK
-    from ariane.reports.tables.pipeline_status import freshness
+    from ariane.reports.tables.pipeline_status import table_statuses
     from ariane.reports.tables.table_contents import PIPELINE_NEEDS
-    from ariane.tables import table_format
 
     tables_dir = homes.existing_tables_dir(home)
     now_ms = SYSTEM_CLOCK.now_ms()
-    states = []
-    for table in tables.ALL_TABLES:
-        version = table_format.read_version(tables_dir, table)
-        # A table without a version was never published: its job has not run, which is not a fault.
-        if version is not None:
-            states.append(_TableState(table.name, version, freshness(tables_dir, table, now_ms)))
+    # A table without a version was never published: its job has not run, which is not a fault.
+    states = [
+        _TableState(table.name, version, fresh)
+        for table, version, fresh in table_statuses(tables_dir, now_ms)
+        if version is not None
+    ]
     if not states:
         command = f"ariane pipeline run all --home {tables_dir}"
         raise StoreError(f"no tables in {tables_dir}: run `{command}` ({PIPELINE_NEEDS})")

@@ -5,7 +5,8 @@ HOME/status/<source>     JSON (`SourceStatus`), written by the pipeline in every
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from ariane.errors import StoreError
 from ariane.reports.tables import table_contents
 from ariane.reports.texts import Text, text
 from ariane.tables import TableSchema, object_tables
-from ariane.tables.table_format import read_version
+from ariane.tables.table_format import TableVersion, read_version
 from ariane.tables.table_home import Home, ObjectHome
 
 STATUS = "status"
@@ -60,6 +61,14 @@ class Freshness(NamedTuple):
     def is_complete(self) -> bool:
         """Whether no data is missing up to the as-of time."""
         return not self.warnings
+
+
+class TableStatus(NamedTuple):
+    """A table: its published version, None without data, and its freshness."""
+
+    table: TableSchema
+    version: TableVersion | None
+    freshness: Freshness
 
 
 def write_status(home: Home, status: SourceStatus) -> None:
@@ -107,11 +116,31 @@ def freshness(home: Home, table: TableSchema, now_ms: int) -> Freshness:
 
     Call this before querying the table: rows that are added in between do no harm.
     """
-    return _freshness(home, table, now_ms, read_statuses(home))
+    return _freshness(partial(read_version, home), table, now_ms, read_statuses(home))
 
 
-def _freshness(home: Home, table: TableSchema, now_ms: int, statuses: Mapping[str, SourceStatus]) -> Freshness:
-    version = read_version(home, table)
+def table_statuses(home: Home, now_ms: int) -> list[TableStatus]:
+    """Return the statuses of all tables. Each version is read once: in an object store that takes a tenth of a second."""
+    statuses = read_statuses(home)
+    # Dependent tables first: the version of an input that is read after them is not older than the one that they contain.
+    versions = {table.name: read_version(home, table) for table in reversed(tables.ALL_TABLES)}
+
+    def version_of(table: TableSchema) -> TableVersion | None:
+        return versions[table.name]
+
+    return [
+        TableStatus(table, version_of(table), _freshness(version_of, table, now_ms, statuses))
+        for table in tables.ALL_TABLES
+    ]
+
+
+def _freshness(
+    version_of: Callable[[TableSchema], TableVersion | None],
+    table: TableSchema,
+    now_ms: int,
+    statuses: Mapping[str, SourceStatus],
+) -> Freshness:
+    version = version_of(table)
     if version is None:
         return Freshness(None, (table_contents.no_data(table),))
     warnings: list[Text] = []
@@ -125,7 +154,7 @@ def _freshness(home: Home, table: TableSchema, now_ms: int, statuses: Mapping[st
             warnings.extend(_source_warnings(source, statuses, now_ms))
             caught_up_ms.append(statuses[source].caught_up_ms if source in statuses else None)
             continue
-        input_version = read_version(home, input_table)
+        input_version = version_of(input_table)
         # A version above the current one means that the table before was deleted and computed again.
         if input_version is not None and (
             applied_version > input_version.version
@@ -133,7 +162,7 @@ def _freshness(home: Home, table: TableSchema, now_ms: int, statuses: Mapping[st
         ):
             warnings.append(table_contents.outdated(table, input_table))
             caught_up_ms.append(None)
-        input_freshness = _freshness(home, input_table, now_ms, statuses)
+        input_freshness = _freshness(version_of, input_table, now_ms, statuses)
         warnings.extend(input_freshness.warnings)
         caught_up_ms.append(input_freshness.caught_up_ms)
     known_times = [ms for ms in caught_up_ms if ms is not None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ariane import tables
 from ariane.console.areas.alerts import alerting
 from ariane.console.areas.alerts.alerting import FiringAlertRow
 from ariane.console.areas.brokers.server_views import (
@@ -26,8 +25,7 @@ from ariane.console.texts.translation import report_text
 from ariane.console.web.paging import ListQuery
 from ariane.console.web.view_model import View
 from ariane.errors import StoreError
-from ariane.reports.tables.pipeline_status import freshness, read_statuses
-from ariane.tables.table_format import read_version
+from ariane.reports.tables.pipeline_status import read_statuses, table_statuses
 from ariane.tables.table_home import Home
 
 LAGGING_MAX = 10  # groups in the list of the overview
@@ -209,8 +207,7 @@ async def _pipeline(
 
 def _read_pipeline(home: Home, now_ms: int) -> tuple[list[TableFreshness], list[PipelineSourceView]]:
     states = []
-    for table in tables.ALL_TABLES:
-        state, version = freshness(home, table, now_ms), read_version(home, table)
+    for table, version, state in table_statuses(home, now_ms):
         warnings = list(map(report_text, state.warnings))
         rows = None if version is None else version.rows
         states.append(TableFreshness.of(state, table=table.name, rows=rows, warnings=warnings))
