@@ -21,8 +21,8 @@ pytest.importorskip("deltalake", reason="needs deltalake: pip install deltalake"
 import deltalake
 
 from ariane.errors import StoreError
-from ariane.pipeline import table_publisher
-from ariane.pipeline.table_publisher import TableChange
+from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.publishing.table_publisher import TableChange
 from ariane.tables import TRAFFIC, TableSchema, delta_log, table_format
 from ariane.tables.table_format import DataFile, TableVersion
 

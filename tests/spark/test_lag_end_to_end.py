@@ -29,7 +29,7 @@ from ariane.reports import lag_report
 from ariane.reports.report import Report, Table, Value
 from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.tables import SAMPLES_REJECTS
-from ariane.tables.samples import WINDOW_MS
+from ariane.tables.declarations.samples import WINDOW_MS
 from ariane.testing import AsyncLocalCluster
 from table_contract_checks import check_home
 

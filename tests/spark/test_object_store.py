@@ -28,8 +28,9 @@ from trace_frames import after, before, pub
 from ariane.cli.__main__ import run as run_command
 from ariane.clock import ms_of
 from ariane.errors import StoreError
-from ariane.pipeline import jobs, run, table_publisher
-from ariane.pipeline.table_publisher import TableChange
+from ariane.pipeline import jobs, run
+from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.publishing.table_publisher import TableChange
 from ariane.reports.tables import pipeline_status, table_views
 from ariane.tables import JOURNEYS, TRAFFIC, object_tables, table_format
 from ariane.tables.table_home import ObjectHome, object_home

@@ -14,7 +14,8 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from ariane.client import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message
-from ariane.pipeline import run, table_publisher
+from ariane.pipeline import run
+from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.replay import replay_frame
 from ariane.pipeline.tables import archive
 from ariane.reports.replay import replay_source

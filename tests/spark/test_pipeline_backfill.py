@@ -13,7 +13,8 @@ import trace_frames as frames
 from trace_frames import after, before, pub
 
 from ariane.errors import ConfigError
-from ariane.pipeline import backfill, incremental, jobs, table_publisher
+from ariane.pipeline import backfill, jobs
+from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.pipeline.tables import trace_decoding
 from ariane.reports.tables import pipeline_status
 from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS

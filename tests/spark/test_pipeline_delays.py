@@ -13,7 +13,8 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from record_frames import SCHEMA, T0, Log, Row, Tables, at, unique_id
 
 from ariane.pipeline.tables import delays, messages
-from ariane.tables import DELAYS, MESSAGES, RECORD_POSITIONS, record_positions, time_buckets
+from ariane.tables import DELAYS, MESSAGES, RECORD_POSITIONS, time_buckets
+from ariane.tables.declarations import record_positions
 from table_contract_checks import check_rows
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import trace_frames as frames
 from trace_frames import after, before, pub
 
 from ariane.model.trace_event import TraceEvent
-from ariane.pipeline import few_rows, incremental, jobs, staged_tables, table_publisher
+from ariane.pipeline import jobs
+from ariane.pipeline.publishing import few_rows, incremental, staged_tables, table_publisher
 from ariane.pipeline.tables import trace_decoding
 from ariane.tables import ALL_TABLES, JOURNEYS, MESSAGES, TRACE_EVENTS, table_format
 

@@ -14,13 +14,13 @@ import trace_frames as frames
 from trace_frames import after, at, before, pub
 
 from ariane.model.trace_event import MessageType, TraceEvent
-from ariane.pipeline import incremental, table_publisher
 from ariane.pipeline.jobs import JOBS
+from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.pipeline.tables import bucket_columns, health
 from ariane.reports import health_report as reports
 from ariane.reports.report import Table
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
-from ariane.tables import health as kinds
+from ariane.tables.declarations import health as kinds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

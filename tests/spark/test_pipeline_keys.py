@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import before, pub
 
-from ariane.pipeline import table_publisher
+from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.tables import message_keys
 from ariane.reports.tables import table_views
 from ariane.tables import MESSAGE_KEYS, table_format

@@ -35,7 +35,8 @@ def job(inbox: str, home: str) -> None:
     """Run the process to kill: the trace job over a stream of files, one file per batch."""
     import threading
 
-    from ariane.pipeline import jobs, run, table_publisher
+    from ariane.pipeline import jobs, run
+    from ariane.pipeline.publishing import table_publisher
     from ariane.pipeline.spark_session import get_or_create_session
 
     spark = get_or_create_session("ariane kill test", "local[2]")

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from ariane.pipeline import maintenance
 from ariane.pipeline.jobs import JOBS
-from ariane.pipeline.table_publisher import MAX_SMALL_FILES
+from ariane.pipeline.publishing.table_publisher import MAX_SMALL_FILES
 from ariane.tables import TRACE_REJECTS
 from ariane.tables.table_format import RETIRED_RETENTION_MS
 from ariane.tables.time_buckets import bucket_of_time

@@ -26,7 +26,8 @@ from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
-from ariane.pipeline import backfill, incremental, jobs, run, source_reader, table_publisher
+from ariane.pipeline import backfill, jobs, run, source_reader
+from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.pipeline.tables import bucket_columns
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views

@@ -21,14 +21,15 @@ from ariane.client import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import Message
 from ariane.model.trace_event import TraceEvent
-from ariane.pipeline import incremental, run, table_publisher
+from ariane.pipeline import run
 from ariane.pipeline.jobs import JOBS
+from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.pipeline.tables import journeys, trace_decoding, traffic
 from ariane.reports import REPORTS
 from ariane.reports.tables import table_views
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
+from ariane.tables.declarations.traffic import EXCLUSION_COUNTERS, SLOWEST_PER_BUCKET
 from ariane.tables.histogram import histogram_of
-from ariane.tables.traffic import EXCLUSION_COUNTERS, SLOWEST_PER_BUCKET
 from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:

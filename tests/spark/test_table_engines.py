@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
 from ariane.clock import ms_of
-from ariane.pipeline import table_publisher
-from ariane.pipeline.table_publisher import TableChange
+from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.publishing.table_publisher import TableChange
 from ariane.tables import TRAFFIC, table_format
 from ariane.tables.time_buckets import bucket_of_time
 

@@ -17,7 +17,7 @@ from rich.live import Live
 from ariane.cli.pipeline import progress
 from ariane.errors import ConnectionLost
 from ariane.metrics_collector.publisher import PollingRound
-from ariane.pipeline.incremental import AggregationResult
+from ariane.pipeline.publishing.incremental import AggregationResult
 from ariane.pipeline.run import JobProgress
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, TableSchema

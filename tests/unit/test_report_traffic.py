@@ -17,7 +17,7 @@ from ariane.reports import REPORTS
 from ariane.reports.report import Plot, Report, Table
 from ariane.reports.tps_report import LINES_MAX, ROWS_MAX
 from ariane.tables import CLOCKS, TRACE_EVENTS
-from ariane.tables.traffic import EXCLUSION_COUNTERS
+from ariane.tables.declarations.traffic import EXCLUSION_COUNTERS
 
 OF_TRAFFIC = ("tps", "latency")
 

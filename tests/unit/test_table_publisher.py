@@ -16,7 +16,8 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
-from ariane.pipeline import incremental, jobs, run, source_reader, staged_tables, table_publisher
+from ariane.pipeline import jobs, run, source_reader
+from ariane.pipeline.publishing import incremental, staged_tables, table_publisher
 from ariane.reports.tables import pipeline_status
 from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format
 from ariane.tables.table_format import DataFile, TableVersion

@@ -11,9 +11,9 @@ import tables_on_disk
 from ariane.clock import ms_of
 from ariane.reports.tables.pipeline_status import SourceStatus, write_status
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
+from ariane.tables.declarations.traffic import EXCLUSION_REASONS
 from ariane.tables.histogram import histogram_of
 from ariane.tables.time_buckets import bucket_of_time
-from ariane.tables.traffic import EXCLUSION_REASONS
 
 T0_MS = 1_700_000_040_000  # a whole minute
 HISTOGRAMS = ("send_cost_ms", "queueing_ms", "consume_cost_ms")

@@ -13,8 +13,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.errors import ConfigError
-from ariane.pipeline import incremental, table_publisher
 from ariane.pipeline.jobs import PipelineJob, TopicSource
+from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.reports.tables.pipeline_status import read_statuses
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion, read_version

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline.few_rows import Link, TimedInput
-from ariane.pipeline.incremental import IncrementalTable
+from ariane.pipeline.publishing.few_rows import Link, TimedInput
+from ariane.pipeline.publishing.incremental import IncrementalTable
 from ariane.pipeline.tables import (
     clocks,
     consumption,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.pipeline import table_publisher
 from ariane.pipeline.jobs import PipelineJob
+from ariane.pipeline.publishing import table_publisher
 from ariane.tables import TableSchema
 from ariane.tables.table_format import read_version
 from ariane.tables.table_home import Home

@@ -26,8 +26,9 @@ import msgspec
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError
-from ariane.pipeline import incremental, maintenance, restarts, round_pacing, table_publisher
+from ariane.pipeline import maintenance, restarts, round_pacing
 from ariane.pipeline.jobs import PipelineJob, TopicSource
+from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status

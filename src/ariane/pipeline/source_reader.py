@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError
-from ariane.pipeline import restarts, table_publisher
+from ariane.pipeline import restarts
 from ariane.pipeline.jobs import TopicSource
+from ariane.pipeline.publishing import table_publisher
 from ariane.protocol.transient import UNAVAILABLE
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag

@@ -14,7 +14,7 @@ from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.reports.texts import ZONE, Moment, Text, text
 from ariane.tables import DELAYS, MESSAGES
-from ariane.tables.delays import LEVEL, RETRY, TIME
+from ariane.tables.declarations.delays import LEVEL, RETRY, TIME
 from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.reports.texts import ZONE, Moment, Text, sentences, text
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
-from ariane.tables.samples import WINDOW_MS
+from ariane.tables.declarations.samples import WINDOW_MS
 from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:

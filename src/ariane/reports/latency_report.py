@@ -13,8 +13,8 @@ from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.texts import Text, sentences, text
 from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.declarations.traffic import EXCLUSION_COUNTERS, LATENCY_WINDOW_MINUTES, SLOWEST_PER_BUCKET
 from ariane.tables.table_home import Home
-from ariane.tables.traffic import EXCLUSION_COUNTERS, LATENCY_WINDOW_MINUTES, SLOWEST_PER_BUCKET
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -13,8 +13,8 @@ from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.reports.texts import Text, text
 from ariane.tables import MESSAGES, TRANSACTIONS
+from ariane.tables.declarations.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
 from ariane.tables.table_home import Home
-from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

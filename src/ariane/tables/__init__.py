@@ -12,16 +12,22 @@ All times are UTC. Unknown values are null, never zero. Types are Spark SQL type
 
 from __future__ import annotations
 
-from ariane.tables.archive import ARCHIVE
-from ariane.tables.delays import DELAYS
-from ariane.tables.health import HEALTH
-from ariane.tables.messages import MESSAGES
-from ariane.tables.record_positions import POSITION_MARKS, RECORD_POSITIONS
-from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
+from ariane.tables.declarations.archive import ARCHIVE
+from ariane.tables.declarations.delays import DELAYS
+from ariane.tables.declarations.health import HEALTH
+from ariane.tables.declarations.messages import MESSAGES
+from ariane.tables.declarations.record_positions import POSITION_MARKS, RECORD_POSITIONS
+from ariane.tables.declarations.samples import (
+    CONSUMPTION,
+    SAMPLES_BROKERS,
+    SAMPLES_COUNTERS,
+    SAMPLES_QUEUES,
+    SAMPLES_REJECTS,
+)
+from ariane.tables.declarations.trace_tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
+from ariane.tables.declarations.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.declarations.transactions import TRANSACTIONS
 from ariane.tables.table import ColumnSchema, TableSchema, markdown_page
-from ariane.tables.trace_tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
-from ariane.tables.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
-from ariane.tables.transactions import TRANSACTIONS
 
 SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
 ALL_TABLES = (

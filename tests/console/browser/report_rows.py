@@ -24,9 +24,9 @@ from ariane.tables import (
     TRANSACTIONS,
     TableSchema,
 )
+from ariane.tables.declarations.traffic import EXCLUSION_REASONS
 from ariane.tables.histogram import histogram_of
 from ariane.tables.time_buckets import bucket_of_time
-from ariane.tables.traffic import EXCLUSION_REASONS
 from tables_on_disk import put
 
 MINUTES = 60

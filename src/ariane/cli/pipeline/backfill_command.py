@@ -46,7 +46,8 @@ def backfill(
 
     from ariane.pipeline import backfill as filling
     from ariane.pipeline import jobs as catalog
-    from ariane.pipeline import restarts, table_publisher
+    from ariane.pipeline import restarts
+    from ariane.pipeline.publishing import table_publisher
     from ariane.pipeline.spark_session import open_session
 
     job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)

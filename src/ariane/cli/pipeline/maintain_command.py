@@ -41,7 +41,8 @@ def maintain(
     spark_options.require_spark()
 
     from ariane.pipeline import jobs as catalog
-    from ariane.pipeline import maintenance, restarts, table_publisher
+    from ariane.pipeline import maintenance, restarts
+    from ariane.pipeline.publishing import table_publisher
     from ariane.pipeline.spark_session import open_session
 
     job = catalog.combine_jobs(job_names)

@@ -15,7 +15,7 @@ from ariane.errors import ConfigError
 from ariane.model.topic import topic_name_fault
 from ariane.pipeline.jobs import AppendTable, PipelineJob, TopicSource
 from ariane.tables import ARCHIVE
-from ariane.tables.archive import BUCKET_SEPARATOR
+from ariane.tables.declarations.archive import BUCKET_SEPARATOR
 
 NAME = "archive"
 

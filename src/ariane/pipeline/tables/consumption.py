@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from ariane.pipeline.tables import bucket_columns
 from ariane.tables import CONSUMPTION
-from ariane.tables.samples import WINDOW_MS
+from ariane.tables.declarations.samples import WINDOW_MS
 
 MAX_PAIR_S = (
     150.0  # an average over more time says nothing about a minute; groups that take turns are polled more often

@@ -32,7 +32,7 @@ from ariane.model.topic import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TO
 from ariane.pipeline.tables.messages import TIMERS
 from ariane.store.types import DELAYS_MS
 from ariane.tables import DELAYS
-from ariane.tables.delays import CANCELLED, DELIVERED, LEVEL, PENDING, RETRY, TIME
+from ariane.tables.declarations.delays import CANCELLED, DELIVERED, LEVEL, PENDING, RETRY, TIME
 
 ID = ("bucket", "message_id", "broker")
 KEY = (*ID, "topic", "reconsume_times", "requested_for")

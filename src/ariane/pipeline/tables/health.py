@@ -30,7 +30,7 @@ from ariane.model.message import REAL_TOPIC, RETRY_TOPIC
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from ariane.model.trace_event import MessageType
 from ariane.tables import HEALTH
-from ariane.tables import health as kinds
+from ariane.tables.declarations import health as kinds
 from ariane.tables.time_buckets import BUCKET_MINUTES
 
 SHARDING_KEY = "__SHARDINGKEY"

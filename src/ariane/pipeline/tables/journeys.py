@@ -26,7 +26,7 @@ from ariane.pipeline.tables.clocks import (
     stored_exactly,
 )
 from ariane.tables import JOURNEYS
-from ariane.tables.trace_tables import BEFORE_SENT, CONTRADICTION, NO_CLOCK, NO_STORE_TIME, OUTLIER
+from ariane.tables.declarations.trace_tables import BEFORE_SENT, CONTRADICTION, NO_CLOCK, NO_STORE_TIME, OUTLIER
 
 RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 SENT_TYPES = ("Pub", "EndTransaction", "Recall")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ariane.pipeline import table_publisher
+from ariane.pipeline.publishing import table_publisher
 from ariane.tables import MESSAGE_KEYS
 from ariane.tables.table_format import BUCKET, DataFile, TableVersion, read_version
 from ariane.tables.table_home import Home

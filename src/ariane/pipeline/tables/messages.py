@@ -37,7 +37,7 @@ from ariane.model.topic import (
 from ariane.pipeline.tables import bucket_columns
 from ariane.spark.records.arrow_decoder import COLUMNS
 from ariane.tables import MESSAGES, POSITION_MARKS, RECORD_POSITIONS
-from ariane.tables.record_positions import BROKER_HASHES, MARK, OFFSETS_PER_BUCKET, RECORD
+from ariane.tables.declarations.record_positions import BROKER_HASHES, MARK, OFFSETS_PER_BUCKET, RECORD
 
 # System topics with information about messages. Traces and samples are separate sources.
 READ_SYSTEM_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ariane.pipeline.tables.histogram_columns import added, aggregated
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
-from ariane.tables.traffic import (
+from ariane.tables.declarations.traffic import (
     EXCLUSION_COUNTERS,
     EXCLUSION_REASONS,
     LATENCY_WINDOW_MINUTES,

@@ -28,7 +28,7 @@ from ariane.model.message import (
 )
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from ariane.tables import TRANSACTIONS
-from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
+from ariane.tables.declarations.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
 
 COMMITTED, ROLLED_BACK = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE"  # states in traces
 ID = ("bucket", "message_id", "broker")

@@ -30,7 +30,7 @@ from ariane.protocol.route_rules import preferred_server
 from ariane.reports.tables import table_views
 from ariane.reports.tables.table_contents import PIPELINE_NEEDS
 from ariane.tables import ARCHIVE
-from ariane.tables.archive import topic_of_bucket
+from ariane.tables.declarations.archive import topic_of_bucket
 from ariane.tables.table_format import DataFile, read_version
 from ariane.tables.table_home import Home
 

@@ -25,7 +25,7 @@ HEALTH = TableSchema(
     "Findings and counts per bucket: one row per kind, minute, topic, group, host and cause. Rows are partial, because a minute "
     "can span several buckets: sum the counts and take the maximum of the worst values. Each message is counted in one bucket.",
     {
-        "kind STRING NOT NULL": "see ariane.tables.health",
+        "kind STRING NOT NULL": "see ariane.tables.declarations.health",
         "minute TIMESTAMP NOT NULL": "time at which the message was stored (broker's clock); without a record of it, time at "
         "which its "
         "first trace was stored",

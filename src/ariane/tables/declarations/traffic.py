@@ -7,7 +7,8 @@ slow_messages   the slowest messages of each bucket, which include the slowest o
 
 from __future__ import annotations
 
-from ariane.tables import histogram, trace_tables
+from ariane.tables import histogram
+from ariane.tables.declarations import trace_tables
 from ariane.tables.table import TableSchema
 
 MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")

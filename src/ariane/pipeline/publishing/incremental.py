@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.pipeline import few_rows, staged_tables, table_publisher
+from ariane.pipeline.publishing import few_rows, staged_tables, table_publisher
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion, read_version
 from ariane.tables.table_home import Home

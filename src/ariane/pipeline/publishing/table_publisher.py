@@ -25,7 +25,7 @@ from pyspark.sql import types as T
 
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ConfigError, StoreError
-from ariane.pipeline import few_rows, object_files
+from ariane.pipeline.publishing import few_rows, object_files
 from ariane.tables import TableSchema, delta_log, object_tables
 from ariane.tables.table_format import (
     BUCKET,

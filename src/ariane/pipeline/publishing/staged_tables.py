@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ariane.pipeline.few_rows import ID, Rows
+from ariane.pipeline.publishing.few_rows import ID, Rows
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion
 
