@@ -11,6 +11,7 @@ from ariane.errors import MissingPackage
 EXTRA_OF = {  # the smallest extra; `cli` contains `server`, and `console` contains `cli`
     "prometheus_client": "server",
     "yaml": "server",
+    "cryptography": "server",
     "duckdb": "cli",
     "jinja2": "cli",
     "pytz": "cli",

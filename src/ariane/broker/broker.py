@@ -55,6 +55,7 @@ from ariane.model import host
 from ariane.net.connection import Handler
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.interfaces import is_loopback, local_ip
+from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import TurnHandler
 from ariane.net.streams import Stream
@@ -150,6 +151,9 @@ class Broker:
         config = self.config
         handlers: dict[int, Handler] = {}
         vip_handlers: dict[int, Handler] = {}
+        self.tls = ServerTls(config.server_tls())
+        self.tls.load()
+        client_tls = config.client_tls()
         self._server, self._ha_server = await bind_ports(
             config,
             handlers,
@@ -157,6 +161,7 @@ class Broker:
             self._clients.on_connection_lost,
             self._serve_slave,
             ServerLimits(exempt=EXEMPT_CODES),
+            self.tls,
         )
         self._clients.server = self._server
         set_limits(self._server.limits, config)
@@ -168,7 +173,7 @@ class Broker:
         self._open_store(store_host)
         self._build_services(store_host)
 
-        peers = await self._open.enter_async_context(ConnectionPool())
+        peers = await self._open.enter_async_context(ConnectionPool(tls=client_tls))
         self._open.push_async_callback(self._tasks.close)
         self._registration = Registration(
             settings=self._settings,
@@ -401,6 +406,8 @@ class Broker:
         every(BACKLOG_CHECK_S, self._protection.update_backlog, "measure the unflushed log")
         if self._access:
             every(POLL_INTERVAL_S, self._access.reload_if_changed, "reload changed access control files")
+        if self.tls.has_files:
+            every(WATCH_INTERVAL_S, self.tls.reload_if_changed, "reload changed certificates")
         every(MEMBER_SCAN_S, self._clients.evict_idle, "evict idle clients")
         every(LOCK_SCAN_S, tables.remove_expired_locks, "remove expired queue locks")
         self._tasks.start(self._recorder.run(), "record statistics")

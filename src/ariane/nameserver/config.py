@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from ariane.net.flow_limits import ServerLimits
-from ariane.settings.connections import ConnectionSettings
 from ariane.settings.definitions import Changeable, DefaultText
 from ariane.settings.schema import SettingsSchema
+from ariane.settings.tls import ServerTlsSettings
 from ariane.settings.unknown_keys import Unsupported
 
 
-class NameServerConfig(ConnectionSettings, frozen=True, kw_only=True, rename="camel"):
+class NameServerConfig(ServerTlsSettings, frozen=True, kw_only=True, rename="camel"):
     """Name server."""
 
     listen_port: Annotated[int, Meta(ge=0, le=65_535)] = 9876
@@ -52,6 +52,13 @@ WITHOUT_EFFECT = {
             "serverSocketRcvBufSize", "serverSocketBacklog", "writeBufferHighWaterMark", "writeBufferLowWaterMark",
         ),
         "connections use the operating system's buffer sizes",
+    ),
+    **dict.fromkeys(
+        (
+            "tls.enable", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath", "tls.client.authServer",
+            "tls.client.trustCertPath",
+        ),
+        "the name server opens no connections",
     ),
     "rocketmqHome": "the name server needs no files of an installation",
     "configStorePath": "the name server writes no configuration file",

@@ -18,6 +18,8 @@ from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import is_loopback, local_ip
+from ariane.net.listening.connection_gate import ConnectionGate
+from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.server import RemotingServer
 from ariane.net.tasks import BackgroundTasks
 
@@ -46,6 +48,8 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         config = self.config
+        self.tls = ServerTls(config.server_tls())
+        self.tls.load()
         self._kv = kv = KvStore(Path(config.kv_config_path))
         handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, self.monotonic_ms).table()
         self.connections = RemotingServer(
@@ -55,10 +59,13 @@ class NameServer:
             on_lost=self._on_connection_lost,
             idle_s=config.server_channel_max_idle_time_seconds,
             limits=config.limits(),
+            gate=ConnectionGate(self.tls),
         )
         await self.connections.__aenter__()
         port = self.connections.port
         self.addr = local_addr(config.bind_address, port)
+        if self.tls.has_files:
+            self._tasks.repeat(WATCH_INTERVAL_S, self.tls.reload_if_changed, "reload changed certificates")
         self._tasks.repeat(SCAN_INTERVAL_S, self._expire, "forget silent brokers", first_s=FIRST_SCAN_S)
         if config.bind_address in ANY_ADDRESSES:
             log.info(

@@ -13,6 +13,7 @@ from typing import Self
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.net.connection import Connection, Handler, Peer
 from ariane.net.flow_limits import ServerLimits
+from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.replies import TurnHandler
 from ariane.net.tasks import BackgroundTasks
 from ariane.net.turn_router import TurnRouter
@@ -43,6 +44,7 @@ class RemotingServer:
         on_lost: Called with the peer of each connection that was closed.
         idle_s: Connections without traffic for this many seconds are closed.
         limits: Bounds; the defaults if omitted.
+        gate: Opens encrypted and plain connections; None: all are plain.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class RemotingServer:
         on_lost: Callable[[Peer], None] | None = None,
         idle_s: float = IDLE_S,
         limits: ServerLimits | None = None,
+        gate: ConnectionGate | None = None,
     ) -> None:
         self._handlers = handlers
         self._host = host
@@ -61,6 +64,7 @@ class RemotingServer:
         self._on_lost = on_lost
         self._idle_s = idle_s
         self.limits = limits or ServerLimits()
+        self.gate = gate
         self.turns: Mapping[int, TurnHandler] = {}  # by code: serve plain requests before they are decoded one by one
         self._connections: dict[int, Connection] = {}  # by number
         # Of connections of all ports: never reused, so that state of a lost peer cannot be mistaken for a new one's.
@@ -82,7 +86,7 @@ class RemotingServer:
     async def _listen(self, port: int, handlers: Mapping[int, Handler]) -> asyncio.Server:
         try:
             return await asyncio.get_running_loop().create_server(
-                lambda: self._accept(handlers), self._host, port, backlog=BACKLOG, start_serving=False
+                self._factory(handlers), self._host, port, backlog=BACKLOG, start_serving=False
             )
         except OSError as error:
             fix = f"cannot listen on {self._host}:{port} ({error.strerror}); stop what uses it or choose another port"
@@ -105,6 +109,8 @@ class RemotingServer:
         listening = [self._server, *self._additional_servers] if self._server is not None else []
         for server in listening:
             server.close()
+        if self.gate is not None:
+            await self.gate.close()
         for connection in list(self._connections.values()):
             connection.close()
         await self._wait_closed()
@@ -115,6 +121,8 @@ class RemotingServer:
         """Close the ports and abort all connections, as the end of the process does: buffered responses are lost."""
         for server in [self._server, *self._additional_servers] if self._server is not None else []:
             server.close()
+        if self.gate is not None:
+            self.gate.abort()
         self.abort_connections()
 
     def abort_connections(self) -> int:
@@ -166,6 +174,12 @@ class RemotingServer:
         if connection is None:
             raise ConnectionLost(f"peer {peer_id}", "is closed")
         return connection
+
+    def _factory(self, handlers: Mapping[int, Handler]) -> Callable[[], asyncio.Protocol]:
+        gate = self.gate
+        if gate is None:
+            return lambda: self._accept(handlers)
+        return lambda: gate.undecided(lambda: self._accept(handlers))
 
     def _accept(self, handlers: Mapping[int, Handler]) -> Connection:
         return Connection(

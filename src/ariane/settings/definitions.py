@@ -39,6 +39,10 @@ class DefaultText(msgspec.Struct, frozen=True):
     text: str
 
 
+class Secret(msgspec.Struct, frozen=True):
+    """The value is never printed or returned by a request."""
+
+
 class Changeable(msgspec.Struct, frozen=True):
     """A request may change the setting while the server runs.
 
@@ -60,6 +64,7 @@ Percent = Annotated[int, Unit("%")]
 
 ARIANE_ONLY = Origin("Ariane")
 ROCKETMQ_5 = Origin("RocketMQ 5.x")
+SYSTEM_PROPERTY = Origin("System property of 4.9.4")
 
 
 # --- one setting ---
@@ -90,6 +95,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Largest value; None: unbounded."""
     choices: tuple[str, ...] = ()
     """The only values; empty: any."""
+    is_secret: bool = False
+    """Whether the value must not be shown."""
     changeable: Changeable | None = None
     """Bounds for changes of a running server; None: a change needs a restart."""
 
@@ -198,6 +205,7 @@ def _setting(field: msgspec.structs.FieldInfo, hint: Any, group: str) -> Setting
         lowest=_bound([meta.ge for meta in metas]),
         highest=_bound([meta.le for meta in metas]),
         choices=choices,
+        is_secret=_marker(markers, Secret) is not None,
         changeable=_marker(markers, Changeable),
     )
 

@@ -33,8 +33,9 @@ MessageStoreConfig, NettyServerConfig, NettyClientConfig, NamesrvConfig) is in o
    or find it.
 
 Any other key is reported as unknown, with the key that was probably meant. Keys marked *Ariane* or *RocketMQ 5.x* do not exist in
-4.9.4. *Runtime* says whether `mqadmin updateBrokerConfig` or `updateNamesrvConfig` may change a setting of a running server, and
-within which bounds if these are narrower than those of the file."""
+4.9.4; those marked *System property of 4.9.4* may be in the file, too, or in `-Dtls.server.mode=enforcing` of the command line
+([TLS](tls.md)). *Runtime* says whether `mqadmin updateBrokerConfig` or `updateNamesrvConfig` may change a setting of a running
+server, and within which bounds if these are narrower than those of the file."""
 
 
 def configuration_page(schemas: Iterable[SettingsSchema[Any]]) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from ariane.errors import ConfigError, ProtocolError
 from ariane.protocol import java_properties
 from ariane.settings.definitions import Setting, settings_of, to_text
+from ariane.settings.tls_properties import with_tls_file
 from ariane.settings.unknown_keys import Unsupported, check_unknown_keys, describe_unknown_key
 
 
@@ -76,23 +77,28 @@ class SettingsSchema(Generic[C]):
         )
         self._list_command = list_command
 
-    def load(self, path: Path, options: Mapping[str, str] | None = None) -> tuple[C, list[str]]:
+    def load(self, path: Path | None, options: Mapping[str, str] | None = None) -> tuple[C, list[str]]:
         """Return the settings of a file, and a line for each group of keys that have no effect.
 
         Args:
-            path: The file.
+            path: The file; None: only options, and what `tls.config.file` names.
             options: Keys and texts of the command line, which replace those of the file.
 
         Raises:
-            ConfigError: the file cannot be read, a value is invalid, or a key is unsupported.
+            ConfigError: a file cannot be read, a value is invalid, or a key is unsupported.
         """
+        properties = {} if path is None else self._read(path)
+        return self.parse(with_tls_file({**properties, **(options or {})}))
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, str]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error}"
             raise ConfigError("-c", str(path), f"cannot read the file: {reason}") from error
         try:
-            return self.parse({**java_properties.parse(text), **(options or {})})
+            return java_properties.parse(text)
         except ProtocolError as error:
             raise ConfigError("-c", str(path), str(error)) from error
 
@@ -118,8 +124,15 @@ class SettingsSchema(Generic[C]):
         return config.validate(), remarks
 
     def texts(self, config: C) -> dict[str, str]:
-        """Return key and text of every setting, as a configuration file holds them."""
-        return {key: to_text(getattr(config, setting.name)) for key, setting in self.settings.items()}
+        """Return key and text of every setting that is no secret, as a configuration file holds them."""
+        return self._texts(config, are_secret=False)
+
+    def _texts(self, config: C, *, are_secret: bool) -> dict[str, str]:
+        return {
+            key: to_text(getattr(config, setting.name))
+            for key, setting in self.settings.items()
+            if setting.is_secret == are_secret
+        }
 
     def change(self, config: C, changes: Mapping[str, str]) -> tuple[C, dict[str, str]]:
         """Return the configuration after the changes of a request, and the texts of the keys that differ.
@@ -135,7 +148,7 @@ class SettingsSchema(Generic[C]):
         for key, text in different.items():
             self._check_change(key, text)
         # Parsed as a whole, so that a change passes the same checks as a file, those of several settings included.
-        changed, _ = self.parse({**current, **different})
+        changed, _ = self.parse({**current, **self._texts(config, are_secret=True), **different})
         changed_texts = self.texts(changed)
         return changed, {key: changed_texts[key] for key in different}
 

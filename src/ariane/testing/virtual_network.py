@@ -246,6 +246,13 @@ class VirtualEndpoint(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self._unread
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol | None:  # type: ignore[override]
+        return self.protocol
+
     # --- towards the other end ---
 
     def notify_end(self, error: Exception | None) -> None:

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Meta
 
 from ariane.model.topic import TRACE_TOPIC
-from ariane.settings.connections import ConnectionSettings
 from ariane.settings.definitions import (
     ARIANE_ONLY,
     ROCKETMQ_5,
@@ -28,6 +27,7 @@ from ariane.settings.definitions import (
     Percent,
     Seconds,
 )
+from ariane.settings.tls import ClientTlsSettings
 
 FILTER_GROUPS_MAX = 10_000  # 4.9.4 stores a bit map of about 4.5 bits a group with each message
 _DAY_MS = 24 * 3_600_000
@@ -46,7 +46,7 @@ def java_name(name: str) -> str:
     return _JAVA_NAMES.get(name, first + "".join(part.capitalize() for part in rest))
 
 
-class IdentitySettings(ConnectionSettings, frozen=True, kw_only=True, rename=java_name):
+class IdentitySettings(ClientTlsSettings, frozen=True, kw_only=True, rename=java_name):
     """Identity and registration."""
 
     broker_cluster_name: str = "DefaultCluster"

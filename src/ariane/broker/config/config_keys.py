@@ -97,7 +97,4 @@ UNSUPPORTED: dict[str, Unsupported] = {
         unless_set="namesrvAddr",
         unless_reason="namesrvAddr sets the name servers, and takes precedence in 4.9.4, too",
     ),
-    "useTLS": Unsupported(
-        "false", "this broker has no TLS, and would talk to name servers and its master in clear; remove the key"
-    ),
 }

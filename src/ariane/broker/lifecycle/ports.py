@@ -15,6 +15,8 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler, Peer
 from ariane.net.flow_limits import ServerLimits
+from ariane.net.listening.connection_gate import ConnectionGate
+from ariane.net.listening.server_tls import ServerTls
 from ariane.net.server import RemotingServer
 from ariane.net.streams import Stream, StreamServer
 from ariane.protocol.codes import RequestCode
@@ -32,6 +34,7 @@ async def bind_ports(
     on_lost: Callable[[Peer], None],
     serve_slave: Callable[[Stream], Awaitable[None]],
     limits: ServerLimits,
+    tls: ServerTls,
 ) -> tuple[RemotingServer, StreamServer]:
     """Bind the three ports without accepting connections yet. With listenPort 0, several ports are tried.
 
@@ -41,7 +44,13 @@ async def bind_ports(
     for tries_left in reversed(range(PORT_TRIES)):
         idle_s = config.server_channel_max_idle_time_seconds
         server = RemotingServer(
-            handlers, config.bind_address, config.listen_port, on_lost=on_lost, idle_s=idle_s, limits=limits
+            handlers,
+            config.bind_address,
+            config.listen_port,
+            on_lost=on_lost,
+            idle_s=idle_s,
+            limits=limits,
+            gate=ConnectionGate(tls),
         )
         try:
             await server.bind()

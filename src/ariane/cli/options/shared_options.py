@@ -171,3 +171,28 @@ LogFile = Annotated[
     Path | None,
     typer.Option("--log", parser=local_path, metavar="FILE", help="Log file, instead of stderr; rotated at 10 MiB."),
 ]
+
+
+DefinedKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-D",
+        metavar="KEY=VALUE",
+        help="Key of the configuration file, for example -Dtls.server.mode=enforcing; repeatable.",
+    ),
+]
+
+
+def defined_keys(definitions: list[str] | None) -> dict[str, str | None]:
+    """Return keys and texts of the options -D.
+
+    Raises:
+        UsageError: an option has no `=`.
+    """
+    keys: dict[str, str | None] = {}
+    for definition in definitions or []:
+        key, equals, text = definition.partition("=")
+        if not equals or not key.strip():
+            raise UsageError("-D", definition, "expected KEY=VALUE")
+        keys[key.strip()] = text
+    return keys

@@ -55,6 +55,7 @@ def broker(
     port: Annotated[
         int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
     ] = None,
+    definitions: shared_options.DefinedKeys = None,
     print_config: Annotated[
         bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
     ] = False,
@@ -84,7 +85,11 @@ def broker(
     from ariane.cli.servers import run_server
     from ariane.cli.servers.metrics_endpoint import broker_source, with_metrics
 
-    options = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
+    options = {
+        **shared_options.defined_keys(definitions),
+        "namesrvAddr": namesrv,
+        "listenPort": None if port is None else str(port),
+    }
     config = run_server.load_config(BROKER_SETTINGS, config_file, options, prints=print_config)
     path = str(config_file.resolve()) if config_file else None
     run_server.serve(

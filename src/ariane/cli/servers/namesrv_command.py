@@ -21,6 +21,7 @@ def namesrv(
     port: Annotated[
         int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
     ] = None,
+    definitions: shared_options.DefinedKeys = None,
     print_config: Annotated[
         bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
     ] = False,
@@ -36,7 +37,10 @@ def namesrv(
     from ariane.nameserver.config import NAME_SERVER_SETTINGS
     from ariane.nameserver.server import NameServer
 
-    options = {"listenPort": None if port is None else str(port)}
+    options = {
+        **shared_options.defined_keys(definitions),
+        "listenPort": None if port is None else str(port),
+    }
     config = run_server.load_config(NAME_SERVER_SETTINGS, config_file, options, prints=print_config)
     run_server.serve(
         lambda: with_metrics(NameServer(config), name_server_source, config.bind_address, config.metrics_port),

@@ -73,9 +73,9 @@ def load_config(schema: SettingsSchema[C], path: Path | None, options: Mapping[s
     """
     # As keys of the file, so that values of both sources are checked alike.
     texts = {key: text for key, text in options.items() if text is not None}
-    config, remarks = schema.load(path, texts) if path else schema.parse(texts)
+    config, remarks = schema.load(path, texts)
     for remark in remarks:
-        typer.echo(f"{path}: {remark}", err=True)
+        typer.echo(f"{path or 'options'}: {remark}", err=True)
     if prints:
         for key, text in schema.texts(config).items():
             typer.echo(f"{key}={text}")

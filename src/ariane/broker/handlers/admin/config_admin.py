@@ -33,7 +33,6 @@ log = logging.getLogger("ariane.broker.config.dynamic_config")
 # prints the last one as cpuNum.
 KEYS_FOR_TOOLS = {
     "filterServerNums": "0",
-    "useTLS": "false",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
 }
 

@@ -1,0 +1,1 @@
+"""Listening ports: new connections until they are plain or encrypted, and the certificates of servers."""

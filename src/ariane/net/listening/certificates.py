@@ -1,0 +1,123 @@
+"""X.509 certificates: when they expire, and new ones. The only importer of `cryptography`."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ariane.extras import naming_extras
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+TEST_NAMES = ("localhost", "127.0.0.1")
+TEST_DAYS = 365
+CLOCK_SKEW = datetime.timedelta(hours=1)  # of machines that check a certificate right after it was created
+
+
+class KeyPair(NamedTuple):
+    """A certificate and its private key, in PEM; the key is unencrypted PKCS#8, as Java reads it."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Validity(NamedTuple):
+    """From when until when a certificate is valid, in UTC."""
+
+    begins: datetime.datetime
+    ends: datetime.datetime
+
+    def fault(self, now: datetime.datetime) -> str | None:
+        """Return why the certificate is not valid; None if it is."""
+        if now >= self.ends:
+            return f"expired on {self.ends:%Y-%m-%d}"
+        return f"is not valid before {self.begins:%Y-%m-%d %H:%M} UTC" if now < self.begins else None
+
+
+def validity(pem: bytes) -> Validity:
+    """Return the validity of the first certificate of a PEM text.
+
+    Raises:
+        ValueError: the text contains no certificate.
+        MissingPackage: `cryptography` is not installed.
+    """
+    with naming_extras():
+        from cryptography import x509
+    first = x509.load_pem_x509_certificates(pem)[0]
+    return Validity(first.not_valid_before_utc, first.not_valid_after_utc)
+
+
+def self_signed(now: datetime.datetime) -> KeyPair:
+    """Return a certificate that nobody can verify, for `tls.test.mode.enable`. [SelfSignedCertificate]"""
+    return create(TEST_NAMES[0], now, days=TEST_DAYS, names=TEST_NAMES)
+
+
+def create(
+    subject: str,
+    now: datetime.datetime,
+    *,
+    days: int,
+    names: Sequence[str] = (),
+    issuer: KeyPair | None = None,
+    is_authority: bool = False,
+) -> KeyPair:
+    """Return a new certificate with an elliptic key (P-256).
+
+    Args:
+        subject: Common name.
+        now: Begin of its validity, apart from CLOCK_SKEW.
+        days: Validity.
+        names: Host names and addresses that it is valid for.
+        issuer: The authority that signs it; None: self-signed.
+        is_authority: Whether it may sign others.
+    """
+    with naming_extras():
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer: EllipticCurvePrivateKey = key
+    issuer_name = name = _common_name(subject)
+    if issuer is not None:
+        signer = serialization.load_pem_private_key(issuer.key, None)  # type: ignore[assignment]
+        issuer_name = x509.load_pem_x509_certificate(issuer.certificate).subject
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer_name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    )
+    if names:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_alternative_name(text) for text in names]), critical=False
+        )
+    encoding = serialization.Encoding.PEM
+    return KeyPair(
+        builder.sign(signer, hashes.SHA256()).public_bytes(encoding),
+        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+def _common_name(text: str) -> x509.Name:
+    from cryptography import x509
+
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+def _alternative_name(text: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
