@@ -39,7 +39,7 @@ class DefaultText(msgspec.Struct, frozen=True):
     text: str
 
 
-class Secret(msgspec.Struct, frozen=True):
+class Concealed(msgspec.Struct, frozen=True):
     """The value is never printed or returned by a request."""
 
 
@@ -205,7 +205,7 @@ def _setting(field: msgspec.structs.FieldInfo, hint: Any, group: str) -> Setting
         lowest=_bound([meta.ge for meta in metas]),
         highest=_bound([meta.le for meta in metas]),
         choices=choices,
-        is_secret=_marker(markers, Secret) is not None,
+        is_secret=_marker(markers, Concealed) is not None,
         changeable=_marker(markers, Changeable),
     )
 

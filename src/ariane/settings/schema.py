@@ -124,7 +124,7 @@ class SettingsSchema(Generic[C]):
         return config.validate(), remarks
 
     def texts(self, config: C) -> dict[str, str]:
-        """Return key and text of every setting that is no secret, as a configuration file holds them."""
+        """Return key and text of every setting that may be shown, as a configuration file holds them."""
         return self._texts(config, are_secret=False)
 
     def _texts(self, config: C, *, are_secret: bool) -> dict[str, str]:

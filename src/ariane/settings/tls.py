@@ -9,7 +9,7 @@ from msgspec import field
 
 from ariane.net.listening.server_tls import CertificateFiles, ClientAuth, ServerTlsOptions, TlsMode, client_context
 from ariane.settings.connections import ConnectionSettings
-from ariane.settings.definitions import SYSTEM_PROPERTY, DefaultText, Secret
+from ariane.settings.definitions import SYSTEM_PROPERTY, Concealed, DefaultText
 from ariane.settings.tls_properties import CONFIG_FILE, CONFIG_FILE_KEY
 
 Switch = Literal["auto", "true", "false"]
@@ -36,7 +36,7 @@ class ServerTlsSettings(ConnectionSettings, frozen=True, kw_only=True, rename="c
     """PEM file of the certificate and its chain."""
     tls_server_trust_cert_path: Annotated[str, SYSTEM_PROPERTY] = field(default="", name="tls.server.trustCertPath")
     """PEM file of the authorities of clients; empty: those of this machine."""
-    tls_server_key_password: Annotated[str, SYSTEM_PROPERTY, Secret()] = field(
+    tls_server_key_password: Annotated[str, SYSTEM_PROPERTY, Concealed()] = field(
         default="", name="tls.server.keyPassword"
     )
     """Password of the private key. No request or command prints it."""
@@ -80,7 +80,7 @@ class ClientTlsSettings(ServerTlsSettings, frozen=True, kw_only=True, rename="ca
     """PEM file of the certificate that they are shown."""
     tls_client_key_path: Annotated[str, SYSTEM_PROPERTY] = field(default="", name="tls.client.keyPath")
     """PEM file of its private key (PKCS#8)."""
-    tls_client_key_password: Annotated[str, SYSTEM_PROPERTY, Secret()] = field(
+    tls_client_key_password: Annotated[str, SYSTEM_PROPERTY, Concealed()] = field(
         default="", name="tls.client.keyPassword"
     )
     """Password of that key. No request or command prints it."""

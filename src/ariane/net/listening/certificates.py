@@ -52,7 +52,7 @@ def validity(pem: bytes) -> Validity:
 
 
 def self_signed(now: datetime.datetime) -> KeyPair:
-    """Return a certificate that nobody can verify, for `tls.test.mode.enable`. [SelfSignedCertificate]"""
+    """Return a certificate that no client can verify, for `tls.test.mode.enable`. [SelfSignedCertificate]"""
     return create(TEST_NAMES[0], now, days=TEST_DAYS, names=TEST_NAMES)
 
 
