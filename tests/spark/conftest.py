@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,17 +20,32 @@ SESSION_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.lightweightPlanChangeValidation": "false",
 }
+REMOTE = "ARIANE_SPARK_REMOTE"  # sc://host:port of a Spark Connect server, or local[2] for one of its own
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    if remote := os.environ.get(REMOTE):
+        yield from connect_session(remote)
+        return
     from ariane.pipeline.spark_session import get_or_create_session, java_fault
 
     if fault := java_fault():
         pytest.skip(fault)
     started = get_or_create_session("ariane tests", "local[2]", conf=SESSION_SETTINGS)
+    yield started
+    started.stop()
+
+
+def connect_session(remote: str) -> Iterator[SparkSession]:
+    """Yield a session of Spark Connect. (Ariane's sessions are classic ones: its jobs need a JVM.)"""
+    from pyspark.sql import SparkSession
+
+    import ariane.spark  # noqa: F401 - a server that this session starts runs this Python, not python3 of the PATH
+
+    started = SparkSession.builder.remote(remote).getOrCreate()
     yield started
     started.stop()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ariane.pipeline.spark_session import _stderr_to
+from ariane.errors import ConfigError
+from ariane.pipeline.spark_session import CONNECT_VARIABLES, _stderr_to, get_or_create_session, spark_fault
 
 
 def cry(word: str) -> None:
@@ -44,3 +45,11 @@ def test_without_a_file_nothing_changes(capfd: pytest.CaptureFixture[str]) -> No
     with _stderr_to(None):
         cry("here")
     assert capfd.readouterr().err == "here"
+
+
+@pytest.mark.skipif(spark_fault() is not None, reason=f"{spark_fault()}")
+@pytest.mark.parametrize("name", CONNECT_VARIABLES)
+def test_spark_connect_is_refused_before_a_session_starts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "sc://127.0.0.1:1")
+    with pytest.raises(ConfigError, match=f"{name} = .*selects Spark Connect, which has no JVM"):
+        get_or_create_session("jobs", "local[2]")

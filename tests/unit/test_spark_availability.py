@@ -20,7 +20,13 @@ from pyspark import cloudpickle
 from ariane.errors import ConfigError
 from ariane.spark import availability, interpreter, reporting
 
-OLD = "import sys, pyspark; pyspark.__version__ = '4.0.1'\n"
+OLD = "import sys, pyspark; pyspark.__version__ = '3.5.9'\n"
+FIX = "pip install 'pyspark>=4.2'"
+STREAM_READS = f"reading a RocketMQ stream needs Spark 4.2 or newer: {FIX}"
+STREAM_WRITES = (
+    f"writing a RocketMQ stream needs Spark 4.1 or newer: {FIX}, or write each micro-batch as a batch with foreachBatch"
+)
+FILTERS = f"the option pushDownPredicate needs Spark 4.1 or newer: {FIX}, or remove the option"
 
 
 def run(code: str) -> str:
@@ -29,39 +35,52 @@ def run(code: str) -> str:
 
 
 def test_an_old_spark_is_reported_with_the_required_version() -> None:
-    text = "the RocketMQ connector needs Spark 4.1 or newer: pip install 'pyspark>=4.2'"
-    assert f"ariane.errors.ConfigError: Spark = '4.0.1': {text}" in run(OLD + "from ariane.spark import RocketMQSource")
+    text = f"the RocketMQ connector needs Spark 4.0 or newer: {FIX}"
+    assert f"ariane.errors.ConfigError: Spark = '3.5.9': {text}" in run(OLD + "from ariane.spark import RocketMQSource")
     for module, name in (("pyspark_rocketmq", "rocketmq"), ("pyspark_rocketmq_store", "rocketmq-store")):
         code = f"import {module}; s = {module}.DefaultSource; assert s.name() == '{name}'; s(options={{}})"
         assert text in run(OLD + code)
-    with pytest.raises(ConfigError, match=r"Spark = '4.1.4': reading a RocketMQ stream needs Spark 4.2 or newer"):
-        availability.require_stream_reads("4.1.4")
-    for version in ("4.1.0", "4.10.0", "5.0.0.dev1"):
+    with pytest.raises(ConfigError, match=r"Spark = '4.1.4': the pipeline needs Spark 4.2 or newer"):
+        availability.require_jobs("4.1.4")
+    for version in ("4.0.0", "4.10.0", "5.0.0.dev1"):
         availability.require_connector(version)
     availability.require_connector(pyspark.__version__)
 
 
-def test_batches_and_writing_work_on_spark_4_1() -> None:
-    """The modules missing from Spark 4.1 are hidden."""
-    code = """
+@pytest.mark.parametrize(
+    ("version", "absent", "faults"),
+    [
+        ("4.1.4", "", [*[STREAM_READS] * 6]),
+        # What Spark 4.0 lacks in pyspark.sql.datasource
+        ("4.0.5", "DataSourceStreamArrowWriter Filter EqualTo", [STREAM_WRITES, FILTERS, *[STREAM_READS] * 6]),
+    ],
+)
+def test_batches_work_on_older_sparks_and_errors_name_the_rest(version: str, absent: str, faults: list[str]) -> None:
+    code = f"""
+import sys, pyspark
 import pyspark.sql.datasource
 sys.modules['pyspark.sql.streaming.datasource'] = None
-pyspark.__version__ = '4.1.4'
+pyspark.__version__ = '{version}'
+for name in '{absent}'.split():
+    delattr(pyspark.sql.datasource, name)
 from ariane.spark import OffsetCommitter, RocketMQSource, StoreSource, drop_duplicates
 from pyspark.sql.types import StructType, StructField, BinaryType
 from ariane.errors import ConfigError
 schema = StructType([StructField('body', BinaryType())])
-source, store = RocketMQSource({'namesrv': 'h:1', 'topic': 'T'}), StoreSource({'path': '/x'})
-source.reader(schema), source.streamWriter(schema, False), store.reader(schema)
+options = {{'namesrv': 'h:1', 'topic': 'T'}}
+source, store = RocketMQSource(options), StoreSource({{'path': '/x'}})
+source.reader(schema), store.reader(schema)
+filtered = RocketMQSource({{**options, 'pushDownPredicate': 'true'}})
+calls = [lambda: source.streamWriter(schema, False), lambda: filtered.reader(schema)]
 for reader in (source.streamReader(schema), store.streamReader(schema)):
-    for call in (reader.initialOffset, reader.latestOffset, reader.getDefaultReadLimit):
-        try:
-            call()
-        except ConfigError as error:
-            print(error)
+    calls += [reader.initialOffset, reader.latestOffset, reader.getDefaultReadLimit]
+for call in calls:
+    try:
+        call()
+    except ConfigError as error:
+        print(error)
 """
-    text = "Spark = '4.1.4': reading a RocketMQ stream needs Spark 4.2 or newer: pip install 'pyspark>=4.2'"
-    assert run("import sys, pyspark\n" + code).splitlines() == [text] * 6
+    assert run(code).splitlines() == [f"Spark = '{version}': {fault}" for fault in faults]
 
 
 def test_a_missing_package_is_named_and_does_not_hide_other_sources() -> None:

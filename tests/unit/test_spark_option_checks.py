@@ -32,8 +32,9 @@ from ariane.spark.store.store_options import StoreOptions
 from ariane.spark.write import message_encoder
 from ariane.spark.write import sink_options as sink
 from ariane.spark.write.partitioner import Partitioner
-from ariane.spark.write.sink import batch_writer, stream_writer
+from ariane.spark.write.sink import batch_writer
 from ariane.spark.write.sink_options import SinkOptions
+from ariane.spark.write.stream_sink import stream_writer
 
 NEEDED = {"namesrv": "h:9876", "topic": "T"}
 NOW_MS = 1_800_000_000_000

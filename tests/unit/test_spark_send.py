@@ -25,7 +25,7 @@ from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 from ariane.spark.wire.blocking_connection import Request
 from ariane.spark.wire.name_servers import BlockingNameServerClient
 from ariane.spark.wire.pipelined_connections import PipelinedResponse
-from ariane.spark.write import message_encoder, send_client, sink
+from ariane.spark.write import message_encoder, send_client, sink, stream_sink
 from ariane.spark.write.partitioner import Partitioner, SendRequest
 from ariane.spark.write.sink_options import SinkOptions, parse
 from ariane.testing.clock import FakeClock
@@ -323,7 +323,7 @@ def test_commit_and_abort_log_the_counts_of_a_job(caplog: pytest.LogCaptureFixtu
     )
     with caplog.at_level(logging.INFO, "ariane.spark"):
         sink.BatchWriter(options(), "run-1").abort(done)
-        sink.StreamWriter(options()).commit(done[2:], 7)
+        stream_sink.StreamWriter(options()).commit(done[2:], 7)
     failed, fine = (record.getMessage() for record in caplog.records)
     assert failed.startswith(f"Run run-1 failed: {counts}")
     assert failed.endswith("messages already sent cannot be removed from their topics, and a retry sends them again")

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
+# Set by users and by SparkSession.builder.remote(): sessions are then clients of a Spark Connect server, without a JVM.
+CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
 FORMAT_MODULES = (
     "pyspark_rocketmq",
     "pyspark_rocketmq_store",
 )  # top-level modules that Spark imports to find the formats
 
+CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SETTINGS = {
     # Connect Python workers by Unix sockets: loopback TCP was observed to stall with both ends blocked.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -50,9 +53,7 @@ SETTINGS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Tables are planned again every few seconds: the default of 100 entries evicts their compiled code in between.
     "spark.sql.codegen.cache.maxEntries": "1000",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    CHECKPOINT_MANAGER: ("org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"),
 }
 LOG4J_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 # With only the first JIT compiler the JVM starts in half the time; long-running jobs need the second one as well. The default code
@@ -85,7 +86,7 @@ RESERVED_SETTINGS = {
     "spark.submit.pyFiles": "it is this package, which executors import",
     "spark.sql.session.timeZone": "tables are in UTC",
     "spark.sql.parquet.outputTimestampType": "tables have times in microseconds",
-    "spark.sql.streaming.checkpointFileManagerClass": "checkpoints are replaced atomically by it",
+    CHECKPOINT_MANAGER: "checkpoints are replaced atomically by it",
 }
 
 
@@ -137,6 +138,13 @@ def get_or_create_session(
     """
     if fault := spark_fault():
         raise ConfigError("Spark", None, fault)
+    if remote := next((variable for variable in CONNECT_VARIABLES if variable in os.environ), None):
+        fix = (
+            "selects Spark Connect, which has no JVM for Ariane's jobs: unset it; the connector alone works with any session of "
+            "SparkSession.builder.remote"
+        )
+        raise ConfigError(remote, os.environ[remote], fix)
+    from pyspark import __version__ as spark_version
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -146,6 +154,8 @@ def get_or_create_session(
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package, path)))
     builder = SparkSession.builder.appName(name).master(master)
     settings = dict(SETTINGS)
+    if spark_version.startswith("4.0."):  # a package of its own since 4.1
+        settings[CHECKPOINT_MANAGER] = settings[CHECKPOINT_MANAGER].replace(".checkpointing.", ".")
     if master.startswith("local"):
         settings |= LOCAL_SETTINGS
         settings[JAVA_OPTIONS] = LOCAL_JAVA if long_running else f"{LOCAL_JAVA} {C1_ONLY}"
@@ -213,10 +223,17 @@ def open_session(
     log: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Open the session of `get_or_create_session` for a block; afterwards stop it unless it was active before."""
+    """Open the session of `get_or_create_session` for jobs in a block; afterwards stop it unless it was active before.
+
+    Raises:
+        ConfigError: as `get_or_create_session`, or Spark is too old for jobs.
+    """
     try:
         from pyspark.sql import SparkSession
 
+        from ariane.spark.availability import require_jobs
+
+        require_jobs()
         is_there = SparkSession.getActiveSession() is not None
     except ImportError:
         is_there = False  # get_or_create_session raises the error

@@ -1,9 +1,9 @@
 """Checks of the environment: the version of Spark, and the packages installed for the Python that Spark starts.
 
-                                    batches, writing streams    reading streams
-    Spark 4.2 and later             yes                         yes
-    Spark 4.1                       yes                         no: Python sources get no start offset and no limit
-    Spark 4.0                       no: no filters, no Arrow writer for streams
+                    batches     pushed filters, writing streams     reading streams
+    Spark 4.2, 4.3  yes         yes                                 yes
+    Spark 4.1       yes         yes                                 no: Python sources get no start offset and no limit
+    Spark 4.0       yes         no: no filters, no Arrow writer for streams
 
 Spark imports all sources in one step, and one that fails to import hides the others. A source that cannot be imported is therefore
 replaced by one that raises the reason when it is used.
@@ -20,16 +20,18 @@ from pyspark.sql.datasource import DataSource
 
 from ariane.errors import ConfigError
 
-MIN_SPARK = (4, 1)
+MIN_SPARK = (4, 0)
+MIN_SPARK_FOR_FILTERS = MIN_SPARK_FOR_STREAM_WRITES = (4, 1)
 MIN_SPARK_FOR_STREAM_READS = (4, 2)
 
 
-def require_spark(minimum: tuple[int, int], feature: str, version: str = spark_version) -> None:
-    """Raise ConfigError if Spark is older than `minimum`, which `feature` needs."""
+def require_spark(minimum: tuple[int, int], feature: str, version: str = spark_version, instead: str = "") -> None:
+    """Raise ConfigError if Spark is older than `minimum`, which `feature` needs; `instead` is what older versions can do."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < minimum:
         needed = ".".join(map(str, minimum))
-        raise ConfigError("Spark", version, f"{feature} needs Spark {needed} or newer: pip install 'pyspark>=4.2'")
+        fix = f"{feature} needs Spark {needed} or newer: pip install 'pyspark>=4.2'"
+        raise ConfigError("Spark", version, f"{fix}, or {instead}" if instead else fix)
 
 
 def require_connector(version: str = spark_version) -> None:
@@ -37,9 +39,25 @@ def require_connector(version: str = spark_version) -> None:
     require_spark(MIN_SPARK, "the RocketMQ connector", version)
 
 
+def require_filters(version: str = spark_version) -> None:
+    """Raise ConfigError if this Spark is too old to push filters to the connector."""
+    require_spark(MIN_SPARK_FOR_FILTERS, "the option pushDownPredicate", version, "remove the option")
+
+
+def require_stream_writes(version: str = spark_version) -> None:
+    """Raise ConfigError if this Spark is too old to write streams to the connector."""
+    instead = "write each micro-batch as a batch with foreachBatch"
+    require_spark(MIN_SPARK_FOR_STREAM_WRITES, "writing a RocketMQ stream", version, instead)
+
+
 def require_stream_reads(version: str = spark_version) -> None:
     """Raise ConfigError if this Spark is too old to read streams from the connector."""
     require_spark(MIN_SPARK_FOR_STREAM_READS, "reading a RocketMQ stream", version)
+
+
+def require_jobs(version: str = spark_version) -> None:
+    """Raise ConfigError if this Spark is too old for the pipeline and the archive, which read streams."""
+    require_spark(MIN_SPARK_FOR_STREAM_READS, "the pipeline", version)
 
 
 def load_source(name: str, module: str, class_name: str) -> type[DataSource]:

@@ -13,21 +13,20 @@ other columns are not decoded.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from ariane.spark.availability import require_stream_reads
+from ariane.spark.availability import require_filters, require_stream_reads, require_stream_writes
 from ariane.spark.read.batch import BatchReader, FilteredReader
 from ariane.spark.read.source_options import parse
 from ariane.spark.records import arrow_decoder
 from ariane.spark.records.schema import requested_columns
 from ariane.spark.reporting import hide_traceback, reader_or_error
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 
 class RocketMQSource(DataSource):
@@ -45,6 +44,8 @@ class RocketMQSource(DataSource):
     @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
+        if options.push_down_predicate:
+            require_filters()
         # Spark rejects a reader with pushFilters unless its setting allows it, so there are two classes.
         kind = FilteredReader if options.push_down_predicate else BatchReader
         return kind(options, requested_columns(schema, arrow_decoder.COLUMNS))
@@ -66,6 +67,7 @@ class RocketMQSource(DataSource):
 
     @hide_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from ariane.spark.write.sink import stream_writer
+        require_stream_writes()
+        from ariane.spark.write.stream_sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ariane.errors import ConfigError, RouteNotFound
 from ariane.model.message import MessageQueue
@@ -27,6 +28,9 @@ from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import SourceOptions, listed_topics, reject_stream_options, time_for_queue
 from ariane.spark.reporting import hide_traceback, message_only
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 log = logging.getLogger("ariane.spark")
 

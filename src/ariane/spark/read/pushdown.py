@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+# Spark 4.0 has no filter classes, so they are looked up when filters are pushed.
+from pyspark.sql import datasource
 
 from ariane.clock import EPOCH
 from ariane.model.message import MessageQueue
 from ariane.spark.read.offset_ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 _ONE_MS = timedelta(milliseconds=1)
 
@@ -74,8 +69,8 @@ _SETS = {"topic": "topics", "broker": "brokers", "queue_id": "queue_ids"}
 
 def _add_filter(pushed: PushedFilters, column: str, filter_: Any) -> PushedFilters:
     if column in _SETS:
-        if isinstance(filter_, EqualTo | EqualNullSafe | In):
-            values = frozenset(filter_.value if isinstance(filter_, In) else (filter_.value,))
+        if isinstance(filter_, datasource.EqualTo | datasource.EqualNullSafe | datasource.In):
+            values = frozenset(filter_.value if isinstance(filter_, datasource.In) else (filter_.value,))
             before = getattr(pushed, _SETS[column])
             return _replaced(pushed, {_SETS[column]: values if before is None else before & values})
         return pushed
@@ -92,10 +87,14 @@ Bound = Callable[[Any, bool], int | None]
 def _add_range(pushed: PushedFilters, low_field: str, high_field: str, filter_: Any, bound: Bound) -> PushedFilters:
     """Add a comparison. `bound(value, beyond)` returns the first integer that is ≥ the value, or > it if `beyond`."""
     lows, highs = [], []
-    if isinstance(filter_, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
-        lows = [getattr(pushed, low_field), bound(filter_.value, isinstance(filter_, GreaterThan))]
-    if isinstance(filter_, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual):
-        highs = [getattr(pushed, high_field), bound(filter_.value, not isinstance(filter_, LessThan))]
+    if isinstance(
+        filter_, datasource.EqualTo | datasource.EqualNullSafe | datasource.GreaterThan | datasource.GreaterThanOrEqual
+    ):
+        lows = [getattr(pushed, low_field), bound(filter_.value, isinstance(filter_, datasource.GreaterThan))]
+    if isinstance(
+        filter_, datasource.EqualTo | datasource.EqualNullSafe | datasource.LessThan | datasource.LessThanOrEqual
+    ):
+        highs = [getattr(pushed, high_field), bound(filter_.value, not isinstance(filter_, datasource.LessThan))]
     changes: dict[str, Any] = {}
     if any(low is not None for low in lows):
         changes[low_field] = max(low for low in lows if low is not None)

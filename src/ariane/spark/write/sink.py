@@ -1,4 +1,4 @@
-"""`df.write.format("rocketmq")` and `df.writeStream.format("rocketmq")`: rows as messages, at least once.
+"""`df.write.format("rocketmq")`: rows as messages, at least once. (`stream_sink` writes streams in the same way.)
 
     df.selectExpr("to_json(struct(*)) AS body", "id AS ordering_key") \\
       .write.format("rocketmq").option("namesrv", "127.0.0.1:9876").option("topic", "T").mode("append").save()
@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ariane.client.sending.timer_support import check_response, recall_without_effect
@@ -39,9 +39,6 @@ from ariane.spark.write.sink_options import SinkOptions, check_columns, parse
 
 log = logging.getLogger("ariane.spark")
 
-BATCH_ID = "streaming.sql.batchId"
-QUERY_ID = "sql.streaming.queryId"
-
 
 @dataclass
 class TaskCommit(SendStats, WriterCommitMessage):
@@ -57,24 +54,13 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         ConfigError: an option or column is invalid.
         RouteNotFound: the topic does not exist.
     """
-    checked = _parse_and_check(
+    checked = parse_and_check(
         options, schema, overwrite, 'expected .mode("append"): a topic cannot be overwritten', is_stream=False
     )
     if checked.topic:  # fail once here for a mistyped topic, not in each task after its retries
         with closing(BlockingConnectionPool(checked)) as connections:
             _routes(checked, connections).find_queues(checked.topic)
     return BatchWriter(checked, checked.run_id or secrets.token_hex(16))
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """Return the writer of a micro-batch; raise ConfigError if an option or column is invalid."""
-    fix = 'expected .outputMode("append") or "update": a topic cannot be overwritten'
-    checked = _parse_and_check(options, schema, overwrite, fix, is_stream=True)
-    if checked.run_id:
-        raise ConfigError(
-            "runId", checked.run_id, "only for batch writes: a streaming query is identified by its query id; remove it"
-        )
-    return StreamWriter(checked)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -86,36 +72,13 @@ class BatchWriter(DataSourceArrowWriter):
 
     @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        return write_partition(iterator, self._options, self._run_id, 0, _task_context().partitionId())
+        return write_partition(iterator, self._options, self._run_id, 0, task_context().partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         log.info("Run %s committed: %s", self._run_id, summarize(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         log.error("Run %s failed: %s; %s", self._run_id, summarize(messages), NOT_ROLLED_BACK)
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of one query."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    @hide_traceback
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        task = _task_context()
-        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
-        if query is None or batch is None:
-            raise ConfigError(
-                "query", query, f"Spark sets neither {QUERY_ID} nor {BATCH_ID} for the task: use Spark 4.2 or newer"
-            )
-        return write_partition(iterator, self._options, query, int(batch), task.partitionId())
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        log.info("Batch %d committed: %s", batchId, summarize(messages))
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        log.error("Batch %d failed: %s; %s", batchId, summarize(messages), NOT_ROLLED_BACK)
 
 
 def write_partition(
@@ -162,9 +125,10 @@ def summarize(messages: list[WriterCommitMessage | None]) -> str:
     return text
 
 
-def _parse_and_check(
+def parse_and_check(
     options: Mapping[str, str], schema: StructType, overwrite: bool, fix: str, *, is_stream: bool
 ) -> SinkOptions:
+    """Return the options; raise ConfigError if an option, a column or the mode is invalid."""
     if overwrite:
         raise ConfigError("mode", "overwrite", fix)
     parsed = parse(options, is_stream=is_stream)
@@ -172,7 +136,8 @@ def _parse_and_check(
     return parsed
 
 
-def _task_context() -> TaskContext:
+def task_context() -> TaskContext:
+    """Return the context of the task that runs `write`."""
     task = TaskContext.get()
     assert task is not None, "write() runs in a task"
     return task
