@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import Any
 
 import pytest
 import uvloop
+from typer.testing import CliRunner
 
+from ariane.cli.main import app
 from ariane.errors import ConnectionLost
 from ariane.net.connection import Peer, Reply
 from ariane.net.connection_limits import ConnectionLimits
@@ -396,3 +400,39 @@ def test_replaced_files_are_used_for_new_connections(tmp_path: Path, caplog: pyt
     for text in ("is not the key of", "cannot be read (No such file or directory)", "expired on"):
         assert "Keeping the former certificate for new connections: tls.server." in caplog.text and text in caplog.text
     assert "New connections use the certificate" in caplog.text
+
+
+# --- commands ---
+
+
+def test_openssl_and_our_command_verify_a_server(
+    files: CertificateFiles, authority: TestAuthority, tmp_path: Path
+) -> None:
+    stranger = TestAuthority(tmp_path)
+
+    def s_client(port: int, ca: Path) -> tuple[int, str]:
+        command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", str(ca), "-verify_return_error"]
+        done = subprocess.run([*command, "-brief"], input=b"", capture_output=True, check=False, timeout=60)
+        return done.returncode, (done.stdout + done.stderr).decode()
+
+    def ours(command: str, port: int, *arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["tls", command, f"127.0.0.1:{port}", *arguments])
+        return result.exit_code, result.stdout + str(result.exception or "")
+
+    def check(port: int) -> None:
+        if shutil.which("openssl"):
+            status, text = s_client(port, authority.path)
+            assert status == 0 and "Protocol version: TLSv1.3" in text and "Verification: OK" in text
+            assert s_client(port, stranger.path)[0] != 0
+        status, text = ours("check", port, "--tls-ca-file", str(authority.path))
+        assert f"127.0.0.1:{port} is verified: TLSv1.3" in text
+        assert status == 1 and "expires in 1 days" in text
+        status, text = ours("check", port, "--tls-ca-file", str(stranger.path))
+        assert status == 1 and "is not accepted: unable to get local issuer certificate" in text
+        assert "issuer      CN=authority" in ours("show", port)[1]
+
+    async def play() -> None:
+        async with serving(with_files(files)) as server:
+            await asyncio.to_thread(check, server.port)
+
+    asyncio.run(play())

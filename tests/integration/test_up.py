@@ -146,3 +146,17 @@ def test_a_port_of_the_console_in_use_is_named(home: Path):
             assert process.wait(30) == 1
     assert port in said(home)
     assert "--console-port" in said(home)
+
+
+def test_with_tls_the_printed_lines_are_what_a_client_needs(home: Path):
+    with up(home, free_ports(), "--tls", "--no-console"):
+        until(lambda: "export ARIANE_TLS_CA_FILE=" in said(home))
+        lines = dict(re.findall(r"^export (\w+)=(.+)$", said(home), re.MULTILINE))
+        assert lines.keys() == {"NAMESRV_ADDR", "ARIANE_TLS", "ARIANE_TLS_CA_FILE"}
+        command = [sys.executable, "-m", "ariane.cli", "topic", "list"]
+        plain = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        assert subprocess.run(command, env=plain | lines, check=False).returncode == 0
+        del lines["ARIANE_TLS"], lines["ARIANE_TLS_CA_FILE"]
+        assert subprocess.run(command, env=plain | lines, check=False).returncode == 1
+    assert "Listening" in (home / "logs" / "namesrv.log").read_text()
+    assert {path.stat().st_mode & 0o777 for path in (home / "tls").iterdir()} == {0o600}

@@ -37,6 +37,7 @@ from ariane.cli.servers import (
     exporter_command,
     namesrv_command,
     store_command,
+    tls_command,
 )
 from ariane.cli.up import up_command
 from ariane.errors import ArianeError, UsageError
@@ -76,6 +77,7 @@ _add(
 app.add_typer(console_command.app, name="console", rich_help_panel=SERVERS)
 _add("namesrv", namesrv_command.namesrv, SERVERS, "ariane namesrv -c conf/namesrv.conf", "ariane namesrv --port 9876")
 app.add_typer(broker_command.app, name="broker", rich_help_panel=SERVERS)
+app.add_typer(tls_command.app, name="tls", rich_help_panel=SERVERS)
 app.add_typer(topic_command.app, name="topic", rich_help_panel=CLUSTER)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=CLUSTER)
 _add(

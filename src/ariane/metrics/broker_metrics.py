@@ -36,6 +36,8 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """Open ones of clients, brokers and name servers."""
     delayed_overdue_s: float
     """Time since the message that has been due longest should have been delivered; 0 if none is due."""
+    certificate_days: float | None
+    """Days until the certificate of the ports expires; None without a file."""
     disk_used_ratio: float | None
     """0 to 1; None: unknown."""
     log_end: int
@@ -81,6 +83,8 @@ BROKER_METRICS: MetricTable = {
     Metric("ariane_broker_connections", "gauge", "Open connections.", _LABELS): _value("connections"),
     Metric("ariane_broker_delayed_overdue_seconds", "gauge", "Time for which a delayed message has been due; 0 if none is.",
            _LABELS, "s"): _value("delayed_overdue_s"),
+    Metric("ariane_broker_certificate_remaining_days", "gauge", "Days until the TLS certificate of the ports expires; negative"
+           " afterwards.", _LABELS): _value("certificate_days"),
     Metric("ariane_broker_disk_used_ratio", "gauge", "Used share of the commit log's disk, 0 to 1.", _LABELS):
         _value("disk_used_ratio"),
     Metric("ariane_broker_commit_log_end_bytes", "gauge", "End of the commit log.", _LABELS, "bytes"): _value("log_end"),

@@ -30,6 +30,8 @@ class ScrapedNameServer(msgspec.Struct, frozen=True):
     topics: dict[tuple[str, str], int]
     """Number of topics by cluster and broker name."""
     connections: int
+    certificate_days: float | None = None
+    """Days until the certificate of the port expires; None without a file."""
 
 
 def _silences(state: ScrapedNameServer) -> Iterator[MetricSample]:
@@ -49,6 +51,11 @@ def _brokers(state: ScrapedNameServer) -> Iterator[MetricSample]:
         yield (cluster,), count
 
 
+def _certificate_days(state: ScrapedNameServer) -> Iterator[MetricSample]:
+    if state.certificate_days is not None:
+        yield (), state.certificate_days
+
+
 NAME_SERVER_METRICS: MetricTable = {
     Metric("ariane_nameserver_brokers", "gauge", "Registered brokers, slaves included.", ("cluster",)): _brokers,
     Metric("ariane_nameserver_topics", "gauge", "Topics that a broker has registered.", ("cluster", "broker")): _topics,
@@ -56,6 +63,8 @@ NAME_SERVER_METRICS: MetricTable = {
            ("cluster", "broker", "broker_id", "addr"), "s"): _silences,
     Metric("ariane_nameserver_connections", "gauge", "Open connections of brokers and clients."):
         lambda state: iter([((), state.connections)]),
+    Metric("ariane_nameserver_certificate_remaining_days", "gauge", "Days until the TLS certificate of the port expires;"
+           " negative afterwards."): _certificate_days,
 }  # fmt: skip
 
 
@@ -80,4 +89,6 @@ class NameServerSource:
             if (seen_ms := self._routes.last_registration_ms(addr)) is not None
         ]
         topics = {(broker.cluster, name): self._routes.topic_count(name) for name, broker in table.items()}
-        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count)
+        gate = self._server.gate
+        days = None if gate is None else gate.tls.days_left()
+        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days)

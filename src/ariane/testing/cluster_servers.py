@@ -17,12 +17,15 @@ from typing import Any
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.client.instance import validation
 from ariane.client.instance.send_types import SendResult
+from ariane.client.instance.settings import ClientSettings
 from ariane.client.producer import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TopicConfig, topic_name_fault
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
+from ariane.settings.connections import ConnectionSettings
+from ariane.settings.tls import ServerTlsSettings
 from ariane.testing.fillable_disks import FillableDisk, MemoryDisk
 from ariane.testing.hosted_broker import HostedBroker, broker_names
 from ariane.testing.movable_clock import MovableClock
@@ -38,6 +41,8 @@ SMALL_FILES = {"mapped_file_size_commit_log": 16 * 1024 * 1024, "mapped_file_siz
 SMALL_INDEX = {"max_hash_slot_num": 10_000, "max_index_num": 40_000}
 # Settings that differ between the brokers of a cluster.
 INDIVIDUAL = frozenset({"broker_name", "broker_id", "listen_port", "store_path_root_dir", "stats_log_dir"})
+# The name server has these of the brokers, too.
+TLS_SETTINGS = frozenset(ServerTlsSettings.__struct_fields__) - frozenset(ConnectionSettings.__struct_fields__)
 
 
 class ClusterServers:
@@ -98,7 +103,8 @@ class ClusterServers:
             return
         port = int(self.namesrv.rpartition(":")[2] or 0)
         path = str(self._home / "kvConfig.json")
-        config = NameServerConfig(bind_address=LOOPBACK, listen_port=port, kv_config_path=path)
+        tls = {name: value for name, value in self._settings.items() if name in TLS_SETTINGS}
+        config = NameServerConfig(bind_address=LOOPBACK, listen_port=port, kv_config_path=path, **tls)
         server = NameServer(config)
         await server.__aenter__()
         self._name_server = server
@@ -162,7 +168,10 @@ class ClusterServers:
         """Send a message as any producer does."""
         async with self._opening_producer:
             if self._producer is None:
-                self._producer = await self._open.enter_async_context(Producer(self.namesrv, PRODUCER_GROUP))
+                is_encrypted = self._settings.get("tls_server_mode") == "enforcing"
+                client = ClientSettings(use_tls=True, tls_verify="false") if is_encrypted else None
+                producer = Producer(self.namesrv, PRODUCER_GROUP, client=client)
+                self._producer = await self._open.enter_async_context(producer)
         return await self._producer.send(message, order_key=order_key)
 
     async def messages(self, topic: str) -> list[ReceivedMessage]:

@@ -17,6 +17,7 @@ COMMANDS = {
     "up": "run a name server, a broker and the web console on this machine",
     "console": "run the web console of a cluster",
     "namesrv": "run a name server",
+    "tls": "create, show and check certificates of servers",
     "broker": "run a broker, or administer one",
     "topic": "create, change, list and delete topics",
     "cluster": "print the state of all servers",

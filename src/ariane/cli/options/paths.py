@@ -5,6 +5,7 @@ HOME/                     --home, else $ARIANE_HOME, else ~/.ariane; `up --demo`
   store/ store-slave/                 of the broker and of the demo's slave, in RocketMQ's file formats
   tables/                             of the pipeline: tables, checkpoints, spark.log
   archive/                            of `ariane archive run`
+  tls/                                of --tls: a certificate authority, and the certificate of the servers
   console/                            of the web console: accounts, sessions, alert rules, audit log
   logs/                               up.log namesrv.log broker.log … *.err (output before the log was open)
   up.pid namesrv.pid broker.pid slave.pid console.pid pipeline.pid
@@ -32,6 +33,7 @@ from ariane.tables.table_home import Home, ObjectHome, can_have_tables, object_h
 TABLES = "tables"  # the only part of a demo that is retained: `ariane trace` works after `up --demo --exit`
 ARCHIVE = "archive"
 CONSOLE = "console"
+TLS = "tls"
 UP_PID = "up.pid"
 
 

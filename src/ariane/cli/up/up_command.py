@@ -11,6 +11,7 @@ import os
 import shlex
 import time
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -25,6 +26,8 @@ from ariane.cli.up.child_processes import ChildProcess, ChildProcesses, ChildPro
 from ariane.cli.up.server_ports import BROKER_OFFSETS, LOOPBACK
 from ariane.console.settings import DEFAULT_PORT as CONSOLE_PORT
 from ariane.errors import ArianeError, UsageError
+from ariane.net.listening import local_authority
+from ariane.net.listening.local_authority import LocalFiles
 from ariane.net.tasks import BackgroundTasks
 
 T = TypeVar("T")
@@ -70,6 +73,9 @@ def up(
         int | None, port_option(help=f"Port of the web console.  [default: {CONSOLE_PORT}, or the next free one]")
     ] = None,
     no_console: Annotated[bool, typer.Option("--no-console", help="Omit the web console.")] = False,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Accept encrypted connections only; create certificates once.")
+    ] = False,
 ) -> None:
     """Run a name server, a broker and the web console on this machine.
 
@@ -77,6 +83,8 @@ def up(
     """
     if exit_after and not demo:
         raise UsageError("--exit", None, "requires --demo; specify both")
+    if tls and demo:
+        raise UsageError("--tls", None, "has no effect on the traffic of --demo; specify one of them")
     if no_console and console_port is not None:
         raise UsageError("--console-port", console_port, "has no effect with --no-console; specify one of them")
     _check_distinct(namesrv_port, broker_port, console_port)
@@ -92,7 +100,8 @@ def up(
             namesrv_port, broker_port, console_port, demo, has_console=has_console, has_slave=demo and not exit_after
         )
         try:
-            run_server.run_loop(_up(directory, demo, exit_after, ports))
+            files = local_authority.ensure(directory / homes.TLS, datetime.now(UTC)) if tls else None
+            run_server.run_loop(_up(directory, demo, exit_after, ports, files))
         except Interrupted:
             raise typer.Exit(INTERRUPTED) from None
 
@@ -151,23 +160,33 @@ def print_line(line: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
 
-async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports) -> None:
+async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports, tls: LocalFiles | None) -> None:
     print_line(f"home      {home}")
     with signals.loop_stop_event() as stop:
         async with ChildProcesses(home, print_line) as programs, contextlib.AsyncExitStack() as background:
-            namesrv = await _run_unless(stop, programs.start(_name_server(home, ports.namesrv)))
+            namesrv = await _run_unless(stop, programs.start(_name_server(home, ports.namesrv, tls)))
             serving = f"{LOOPBACK}:{namesrv.rpartition(':')[2]}"
-            await _run_unless(stop, programs.start(_broker(home, serving, ports.broker)))
+            await _run_unless(stop, programs.start(_broker(home, serving, ports.broker, tls=tls)))
             print_line(f"ready     namesrv {serving}: use this address in clients (NAMESRV_ADDR={serving})")
+            if tls is not None:
+                print_line("tls       encrypted connections only; clients need:")
+                for name, value in (
+                    ("NAMESRV_ADDR", serving),
+                    ("ARIANE_TLS", "true"),
+                    ("ARIANE_TLS_CA_FILE", str(tls.ca)),
+                ):
+                    typer.echo(f"export {name}={shlex.quote(value)}")
             # Not waited for: clients can use the broker while the console starts.
             tasks = BackgroundTasks("up")
             background.push_async_callback(tasks.close)
-            tasks.start(_start_optional(programs, home, serving, ports), "start the slave and the console")
+            tasks.start(_start_optional(programs, home, serving, ports, tls), "start the slave and the console")
             work = _demo(programs, home, serving, exit_after, stop) if demo else _wait_for(stop)
             await _run_while_alive(work, programs)
 
 
-async def _start_optional(programs: ChildProcesses, home: Path, namesrv: str, ports: Ports) -> None:
+async def _start_optional(
+    programs: ChildProcesses, home: Path, namesrv: str, ports: Ports, tls: LocalFiles | None
+) -> None:
     """Start the demo's slave and the console. If one cannot start, report it: the broker works without them."""
     if ports.slave is not None:
         await _start_reported(programs, _broker(home, namesrv, ports.slave, is_slave=True))
@@ -176,7 +195,7 @@ async def _start_optional(programs: ChildProcesses, home: Path, namesrv: str, po
     if fault := console_command.install_fault():
         print_line(f"console   off: {fault}")
     else:
-        await _start_reported(programs, _console(home, namesrv, ports.console))
+        await _start_reported(programs, _console(home, namesrv, ports.console, tls))
 
 
 async def _start_reported(programs: ChildProcesses, program: ChildProcess) -> None:
@@ -253,7 +272,7 @@ async def _run_while_alive(work: object, programs: ChildProcesses) -> None:
     task.result()
 
 
-def _name_server(home: Path, port: int) -> ChildProcess:
+def _name_server(home: Path, port: int, tls: LocalFiles | None) -> ChildProcess:
     # Everything below the home, and on the loopback address only: a home can be removed as a whole, and other machines
     # do not reach the servers.
     settings = {
@@ -261,10 +280,13 @@ def _name_server(home: Path, port: int) -> ChildProcess:
         "kvConfigPath": str(home / "store" / "namesrv" / "kvConfig.json"),
     }
     conf = _write_default_config(home / "conf" / "namesrv.conf", settings)
-    return ChildProcess("namesrv", ("namesrv", "-c", str(conf), "--port", str(port), *_supervised(home, "namesrv")))
+    arguments = ("namesrv", "-c", str(conf), "--port", str(port), *_server_tls(tls))
+    return ChildProcess("namesrv", (*arguments, *_supervised(home, "namesrv")))
 
 
-def _broker(home: Path, namesrv: str, port: int, *, is_slave: bool = False) -> ChildProcess:
+def _broker(
+    home: Path, namesrv: str, port: int, *, is_slave: bool = False, tls: LocalFiles | None = None
+) -> ChildProcess:
     name = "slave" if is_slave else "broker"
     settings = {
         "brokerClusterName": "DefaultCluster",
@@ -275,14 +297,30 @@ def _broker(home: Path, namesrv: str, port: int, *, is_slave: bool = False) -> C
         "storePathRootDir": str(home / ("store-slave" if is_slave else "store")),
     }
     conf = _write_default_config(home / "conf" / f"{name}.conf", settings)
-    arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port))
+    arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port), *_server_tls(tls))
+    if tls is not None:
+        arguments += ("-Dtls.client.authServer=true", f"-Dtls.client.trustCertPath={tls.ca}")
     return ChildProcess(name, (*arguments, *_supervised(home, name)), optional=is_slave)
 
 
-def _console(home: Path, namesrv: str, port: int) -> ChildProcess:
+def _console(home: Path, namesrv: str, port: int, tls: LocalFiles | None) -> ChildProcess:
     arguments = ("console", "-n", namesrv, "--port", str(port), "--home", str(homes.tables_dir(home)))
     data = ("--data", str(homes.console_dir(home)))
-    return ChildProcess("console", (*arguments, *data, *_supervised(home, "console")), optional=True)
+    encrypted = () if tls is None else ("--tls", "--tls-ca-file", str(tls.ca))
+    return ChildProcess("console", (*arguments, *data, *encrypted, *_supervised(home, "console")), optional=True)
+
+
+def _server_tls(tls: LocalFiles | None) -> tuple[str, ...]:
+    """Return the arguments of a server that accepts encrypted connections only, whatever the files of the machine say."""
+    if tls is None:
+        return ()
+    keys = {
+        "tls.config.file": os.devnull,
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": tls.cert,
+        "tls.server.keyPath": tls.key,
+    }
+    return tuple(f"-D{key}={value}" for key, value in keys.items())
 
 
 def _supervised(home: Path, name: str) -> tuple[str, ...]:

@@ -38,8 +38,20 @@ class Validity(NamedTuple):
         return f"is not valid before {self.begins:%Y-%m-%d %H:%M} UTC" if now < self.begins else None
 
 
-def validity(pem: bytes) -> Validity:
-    """Return the validity of the first certificate of a PEM text.
+class CertificateSummary(NamedTuple):
+    """What a certificate says."""
+
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    """Host names and addresses."""
+    validity: Validity
+    fingerprint: str
+    """SHA-256, in hexadecimal."""
+
+
+def summarize(pem: bytes) -> CertificateSummary:
+    """Return what the first certificate of a PEM text says.
 
     Raises:
         ValueError: the text contains no certificate.
@@ -47,8 +59,22 @@ def validity(pem: bytes) -> Validity:
     """
     with naming_extras():
         from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
     first = x509.load_pem_x509_certificates(pem)[0]
-    return Validity(first.not_valid_before_utc, first.not_valid_after_utc)
+    try:
+        extension = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names: tuple[str, ...] = ()
+    else:
+        dns, addresses = extension.get_values_for_type(x509.DNSName), extension.get_values_for_type(x509.IPAddress)
+        names = (*dns, *map(str, addresses))
+    return CertificateSummary(
+        first.subject.rfc4514_string(),
+        first.issuer.rfc4514_string(),
+        names,
+        Validity(first.not_valid_before_utc, first.not_valid_after_utc),
+        first.fingerprint(hashes.SHA256()).hex(),
+    )
 
 
 def self_signed(now: datetime.datetime) -> KeyPair:

@@ -180,7 +180,7 @@ def server_context(options: ServerTlsOptions) -> tuple[ssl.SSLContext, Validity]
     context = _new_context()
     pair = load_chain(context, files)
     try:
-        validity = certificates.validity(pair.certificate)
+        validity = certificates.summarize(pair.certificate).validity
     except ValueError as error:
         raise ConfigError("tls.server.certPath", files.cert, f"is not a certificate: {error}") from None
     if options.verifies_clients and options.client_auth != "none":
