@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +20,7 @@ import deltalake
 import trace_frames as frames
 from trace_frames import after, before, pub
 
+import object_store
 from ariane.cli.__main__ import run as run_command
 from ariane.clock import ms_of
 from ariane.errors import StoreError
@@ -46,28 +42,8 @@ NOW_MS = ms_of(T0) + 3_600_000
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    from pyarrow import fs
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()
-    # A process of its own: delta-rs holds the interpreter's lock while it waits for some responses.
-    command = [sys.executable, "-m", "moto.server", "-H", address[0], "-p", str(address[1])]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while server.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(address):
-            break
-        time.sleep(0.1)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
-            "AWS_ENDPOINT_URL": f"http://{address[0]}:{address[1]}",
-        }.items():  # fmt: skip
-            patch.setenv(name, value)
-        system, _ = fs.FileSystem.from_uri("s3://tables?allow_bucket_creation=true")
-        system.create_dir("tables")
-        yield "s3://tables"
-    server.kill()
-    server.wait()
+    with object_store.object_store():
+        yield f"s3://{object_store.BUCKET}"
 
 
 @pytest.fixture

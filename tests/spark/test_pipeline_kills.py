@@ -1,5 +1,8 @@
-"""The pipeline is killed at random moments while others read its tables: every read returns a complete version, and finally
-every row exists exactly once. ARIANE_KILLS sets the number of kills."""
+"""The pipeline or one of its Python workers is killed at random moments while others read its tables: every read returns a complete
+version, and finally every row exists exactly once. ARIANE_KILLS sets the number of kills, of which a quarter are workers.
+
+`crash/test_table_kills.py` kills writers without Spark, which takes a fraction of the time.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +21,28 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
 import trace_frames as frames
+from test_source_kills import descendants
 from trace_frames import after, before, pub
 
 from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, TRACE_EVENTS, table_format
+from ariane.tables.table_home import Home, object_home
 
 if __name__ != "__main__":
     from pyspark.sql import SparkSession
 
 KILLS = int(os.environ.get("ARIANE_KILLS", "1"))
-FILES_PER_KILL = 6
+FILES_PER_KILL = 4
 MESSAGES = 5  # of a file, each with the traces of a send and of a consumption
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300 + 60 * KILLS)]
 
 
-def job(inbox: str, home: str) -> None:
+def home_of(text: str, local: Path) -> Home:
+    return object_home(text, local) if "://" in text else Path(text)
+
+
+def job(inbox: str, home_text: str, local: str) -> None:
     """Run the process to kill: the trace job over a stream of files, one file per batch."""
     import threading
 
@@ -39,23 +50,24 @@ def job(inbox: str, home: str) -> None:
     from ariane.pipeline.publishing import table_publisher
     from ariane.pipeline.spark_session import get_or_create_session
 
-    spark = get_or_create_session("ariane kill test", "local[2]")
+    home = home_of(home_text, Path(local))
+    spark = get_or_create_session("ariane kill test", "local[2,4]")  # a task whose worker is killed is tried again
     trace = jobs.JOBS["trace"]
     trace = trace._replace(
         incremental_tables=tuple(fold for fold in trace.incremental_tables if fold.table == JOURNEYS)
     )
     messages = spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(inbox)
-    with table_publisher.lock_tables(Path(home), trace.tables):
+    with table_publisher.lock_tables(home, trace.tables):
         settings = run.RunSettings(interval_s=0.1, keep_days=36_500)
         streams, stop = {"traces": messages}, threading.Event()
-        runner = run.JobRunner(spark=spark, job=trace, streams=streams, home=Path(home), settings=settings, stop=stop)
+        runner = run.JobRunner(spark=spark, job=trace, streams=streams, home=home, settings=settings, stop=stop)
         runner.run(run.SilentListener())
 
 
 class Reader:
     """A reader that continuously reads the published tables."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Home) -> None:
         self._home = home
         self._seen = 0
         self.reads = 0
@@ -82,12 +94,28 @@ class Reader:
         return self._seen
 
 
-def test_readers_see_complete_versions_without_losses_or_duplicates(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture(params=["directory", "store"])
+def home_text(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "directory":
+        (tmp_path / "tables").mkdir()
+        yield str(tmp_path / "tables")
+        return
+    if KILLS < 2:
+        pytest.skip("needs ARIANE_KILLS=2 or more: test_table_kills kills writers of a store in each run")
+    pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
+    import object_store
+
+    with object_store.object_store():
+        yield f"s3://{object_store.BUCKET}/tables"
+
+
+def test_readers_see_complete_versions_without_losses_or_duplicates(
+    spark: SparkSession, tmp_path: Path, home_text: str
+) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    inbox, home = tmp_path / "inbox", tmp_path / "tables"
-    home.mkdir()
+    inbox, home = tmp_path / "inbox", home_of(home_text, tmp_path)
     count = KILLS * FILES_PER_KILL
     for number in range(count):
         bodies = []
@@ -98,38 +126,50 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(spark: Spark
         frames.messages(spark, rows).coalesce(1).write.mode("append").parquet(str(inbox))
     reader = Reader(home)
     total = count * MESSAGES * 3
-    for kill in range(KILLS + 1):
+    killed: Counter[str] = Counter()
+    while True:
         running = subprocess.Popen(
-            [sys.executable, __file__, str(inbox), str(home)],
+            [sys.executable, __file__, str(inbox), home_text, str(tmp_path)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
             stdout=subprocess.DEVNULL,
         )
         try:
             before_it = reader.look()
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + 240 + 10 * KILLS
             # Until it has done something since its start, and then for a random moment longer.
             while reader.look() == before_it < total:
                 assert running.poll() is None, "the job ended by itself"
                 assert time.monotonic() < deadline, "the job does nothing"
                 time.sleep(0.05)
-            until = time.monotonic() + chance.uniform(0, 2)
-            while time.monotonic() < until:
-                reader.look()
-            while kill == KILLS and (reader.look() < total or journeys(home) < count * MESSAGES):
+            while killed.total() < KILLS:
+                until = time.monotonic() + chance.uniform(0, 2)
+                while time.monotonic() < until:
+                    reader.look()
+                workers = [pid for pid, command in descendants(running.pid).items() if "pyspark.worker" in command]
+                if chance.random() < 0.75 or not workers:
+                    break
+                os.kill(chance.choice(workers), signal.SIGKILL)
+                killed["worker"] += 1
+            is_last = killed.total() == KILLS
+            while is_last and (reader.look() < total or journeys(home) < count * MESSAGES):
+                assert running.poll() is None, "the job ended by itself"
                 assert time.monotonic() < deadline, "the job does not get to the end"
                 time.sleep(0.1)
         finally:
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
+        if is_last:
+            break
+        killed["driver"] += 1
     assert reader.look() == total
     with table_views.open_views(home, table_views.whole_table(JOURNEYS)) as sql:
         results = table_views.query(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
     assert results == [{"result": "success", "messages": count * MESSAGES}]
-    print(f"{KILLS} kills, {reader.reads} reads, versions {table_format.read_version(home, TRACE_EVENTS).version}")  # type: ignore[union-attr]
+    print(f"killed {dict(killed)}, {reader.reads} reads, {table_format.read_version(home, TRACE_EVENTS)!r:.80}")
 
 
-def journeys(home: Path) -> int:
+def journeys(home: Home) -> int:
     now = table_format.read_version(home, JOURNEYS)
     return now.rows if now else 0
 

@@ -73,7 +73,9 @@ def _open(home: ObjectHome, table: TableSchema) -> tuple[DeltaTable, TableVersio
     uri = table_uri(home, table)
     try:
         delta = DeltaTable(uri)
-        (commit,) = delta.history(1)
+        *_, commit = delta.history(
+            1
+        )  # newest first; begins with commits that others have put since the table was opened
         adds = pa.table(delta.get_add_actions())
     except TableNotFoundError:
         return None

@@ -1,0 +1,49 @@
+"""Versions of tables in an object store; here in a directory, through the same calls of delta-rs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("deltalake", reason="needs deltalake: pip install 'ariane[objectstore]'")
+
+import deltalake
+
+from ariane.tables import TRAFFIC, object_tables
+from ariane.tables.table_format import DataFile, TableVersion
+from ariane.tables.table_home import ObjectHome
+
+BUCKET = "2026-11-21T1020"
+
+
+def publish(home: ObjectHome, former: TableVersion) -> TableVersion:
+    """Add a file with one row; its progress is the number of files."""
+    number = former.version + 1
+    file = DataFile(object_tables.file_path(number, BUCKET, number, 1, 1), BUCKET, 1, 9, number, 1, 1)
+    version = former.replace(removed=lambda _: False, added=[file], retired=[], now_ms=1)
+    version = msgspec.structs.replace(version, applied={"traces 1": len(version.files)})
+    object_tables.publish(home, TRAFFIC, former, version, 1)
+    return version
+
+
+def test_a_version_that_is_read_during_commits_is_one_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs returns the information of commits that are newer than the opened table, too."""
+    home = ObjectHome(tmp_path.as_uri(), tmp_path)
+    first = publish(home, TableVersion.initial(TRAFFIC, 1))
+    history = deltalake.DeltaTable.history
+
+    def read_after_commits(table: Any, limit: int) -> Any:
+        monkeypatch.undo()
+        publish(home, publish(home, first))
+        return history(table, limit)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "history", read_after_commits)
+    version = object_tables.read_version(home, TRAFFIC)
+    assert version is not None
+    assert (version.version, version.rows, version.applied) == (first.version, 1, {"traces 1": 1})
+    version = object_tables.read_version(home, TRAFFIC)
+    assert version is not None
+    assert (version.rows, version.applied) == (3, {"traces 1": 3})
