@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
 
+import tables_on_disk
+from ariane.clock import ms_of
 from ariane.console.alerts import evaluation as module
 from ariane.console.alerts.alert_rules import (
     DEFAULT_RULES,
@@ -18,10 +22,13 @@ from ariane.console.alerts.alert_rules import (
 )
 from ariane.console.alerts.alert_texts import alert_text, condition_text
 from ariane.console.alerts.evaluation import AlertStates, AlertTransition, evaluate
+from ariane.console.alerts.pipeline_readings import PIPELINE_METRICS, read_pipeline
 from ariane.console.alerts.readings import MetricReading, SnapshotReadings, read_snapshot
 from ariane.console.alerts.silences import AlertSilence, check_silence, due_notifications
 from ariane.console.live.live_snapshot import BrokerRow, GroupRow, LiveSnapshot, TopicRow
 from ariane.errors import ConfigError
+from ariane.reports.tables.pipeline_status import SourceStatus, write_status
+from ariane.tables import TRACE_REJECTS
 
 LAG = AlertRule(
     id="lag", name="High lag", metric=AlertMetric.GROUP_LAG, condition=AlertCondition.ABOVE, threshold=100, hold_s=60
@@ -191,7 +198,7 @@ def test_the_bound_is_that_of_all_rules(monkeypatch: pytest.MonkeyPatch) -> None
     values = {AlertMetric.GROUP_LAG: {"g0": MetricReading(0), "g1": MetricReading(500)}}
     second = evaluate(rules, SnapshotReadings(1, True, values), first.states, 1)
     assert (sorted(second.states.alerts), second.omitted) == ([("first", "g1"), ("second", "g1")], 0)
-    gone = evaluate(rules, SnapshotReadings(2, True, {}), second.states, 2)
+    gone = evaluate(rules, SnapshotReadings(2, True, {AlertMetric.GROUP_LAG: {}}), second.states, 2)
     assert (gone.states.alerts, len(gone.transitions)) == ({}, 2)
 
 
@@ -322,3 +329,32 @@ def test_readings_of_a_snapshot() -> None:
     assert values[AlertMetric.REPLICATION_DELAY] == {"a:1": (1.5, True)}
     assert not read_snapshot(msgspec.structs.replace(snapshot, unavailable=("b",))).is_complete
     assert not read_snapshot(msgspec.structs.replace(snapshot, base_as_of_ms=None)).is_complete
+
+
+# --- pipeline ---
+
+
+def test_values_of_the_pipeline(tmp_path: Path) -> None:
+    at = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    now_ms = ms_of(at) + 90_000
+    row = {TRACE_REJECTS.time_column: at}
+    tables_on_disk.put(tmp_path, TRACE_REJECTS, [row, row], as_of_ms=ms_of(at), applied={"traces 1": 3})
+    for name, unavailable in (("traces", None), ("samples", "b:1 does not respond")):
+        status = SourceStatus(name, now_ms, 3, 10, None, unavailable, retries=4)
+        write_status(tmp_path, status)
+    values = read_pipeline(tmp_path, now_ms)
+    assert values.keys() == PIPELINE_METRICS
+    assert values == {
+        AlertMetric.PIPELINE_TABLE_AGE: {"trace_rejects": MetricReading(90)},
+        AlertMetric.PIPELINE_SOURCE: {"traces": MetricReading(1), "samples": UNKNOWN},
+        AlertMetric.PIPELINE_REJECTED: {"traces": MetricReading(2)},
+        AlertMetric.PIPELINE_RETRIES: {"traces": MetricReading(4), "samples": MetricReading(4)},
+    }
+
+
+def test_tables_that_cannot_be_read_neither_begin_nor_end_an_alert() -> None:
+    run = Run(changed(LAG, hold_s=0, metric=AlertMetric.PIPELINE_TABLE_AGE))
+    run.at(0, {"journeys": 500}, metric=AlertMetric.PIPELINE_TABLE_AGE)
+    run.at(10, {}, metric=AlertMetric.BROKER)
+    run.at(20, {}, metric=AlertMetric.PIPELINE_TABLE_AGE)
+    assert run.log == [(0, "journeys", True), (20, "journeys", False)]

@@ -60,7 +60,9 @@ class ConsoleServices:
         self.audit = AuditLog(settings.data_dir, clock=clock)  # written by the middleware; areas call audit_notes.note
         self.live = live  # rows of lists
         # Evaluates its rules while it is open as a context manager.
-        self.alerts = AlertService(settings.data_dir, live=live, cluster=settings.namesrv, clock=clock)
+        self.alerts = AlertService(
+            settings.data_dir, live=live, cluster=settings.namesrv, tables_dir=settings.tables_dir, clock=clock
+        )
         self.subscription_checks = SubscriptionChecks(source=self, clock=clock)  # of the groups on pages
         self.client_states = ClientStates(source=self, clock=clock)  # of the group whose page is open, for all its tabs
         self._peers = peers  # shared by all requests

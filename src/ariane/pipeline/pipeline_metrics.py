@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ariane import tables
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.metrics import families
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
 from ariane.pipeline import restarts
-from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, read_statuses, table_statuses
+from ariane.reports.tables.pipeline_status import REJECTS, Freshness, SourceStatus, read_statuses, table_statuses
 from ariane.tables.table_format import TableVersion
 from ariane.tables.table_home import Home
 
@@ -68,9 +67,6 @@ def _retries(state: PipelineState) -> Iterator[MetricSample]:
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
-
-# Tables of records that cannot be decoded, by source.
-REJECTS = {"traces": tables.TRACE_REJECTS, "samples": tables.SAMPLES_REJECTS}
 
 PIPELINE_METRICS: MetricTable = {
     Metric("ariane_pipeline_table_as_of_timestamp_seconds", "gauge", "Time up to which a table contains everything.",

@@ -309,6 +309,7 @@ class JobRunner:
         statuses = []
         for reader in self._readers:
             name, status = reader.source.name, source_status(reader.source, reader.running)
+            status = msgspec.structs.replace(status, retries=restarts.retries_by_task.total())
             if status.caught_up_ms is None and name in previous:
                 status = msgspec.structs.replace(status, caught_up_ms=previous[name].caught_up_ms)
             write_status(self._home, status)

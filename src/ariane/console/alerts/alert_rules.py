@@ -1,4 +1,4 @@
-"""Alert rules: a metric, the groups, topics or brokers that are watched, and when their values are an alert."""
+"""Alert rules: a metric, the subjects that are watched (groups, topics, …), and when their values are an alert."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class AlertMetric(enum.StrEnum):
     BROKER = "broker"
     BROKER_DISK = "brokerDisk"
     REPLICATION_DELAY = "replicationDelay"
+    PIPELINE_TABLE_AGE = "pipelineTableAge"
+    PIPELINE_SOURCE = "pipelineSource"
+    PIPELINE_REJECTED = "pipelineRejected"
+    PIPELINE_RETRIES = "pipelineRetries"
 
 
 class AlertCondition(enum.StrEnum):
@@ -60,6 +64,7 @@ _SEVERITY_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 _VALUE_CONDITIONS = (AlertCondition.ABOVE, AlertCondition.BELOW, AlertCondition.UNKNOWN)
+_COUNT_CONDITIONS = (AlertCondition.GROWS, *_VALUE_CONDITIONS)
 
 
 class MetricDefinition(NamedTuple):
@@ -77,18 +82,26 @@ METRICS: Mapping[AlertMetric, MetricDefinition] = {
     AlertMetric.GROUP_BLOCKED: MetricDefinition("group", _("Blocked queues of a group"), _("queues")),
     AlertMetric.GROUP_TPS: MetricDefinition("group", _("Messages delivered to a group"), _("msg/s")),
     AlertMetric.GROUP_CLIENTS: MetricDefinition("group", _("Connected clients of a group"), _("clients")),
-    AlertMetric.DEAD_LETTERS: MetricDefinition(
-        "group", _("Dead letters of a group"), _("messages"), (AlertCondition.GROWS, *_VALUE_CONDITIONS)
-    ),
+    AlertMetric.DEAD_LETTERS: MetricDefinition("group", _("Dead letters of a group"), _("messages"), _COUNT_CONDITIONS),
     AlertMetric.TOPIC_TPS: MetricDefinition("topic", _("Messages sent to a topic"), _("msg/s")),
     AlertMetric.BROKER: MetricDefinition("broker", _("State of a broker"), "", (AlertCondition.UNKNOWN,)),
     AlertMetric.BROKER_DISK: MetricDefinition("broker", _("Used disk of a broker"), "%"),
     AlertMetric.REPLICATION_DELAY: MetricDefinition("broker", _("Replication delay of a slave"), "s"),
+    AlertMetric.PIPELINE_TABLE_AGE: MetricDefinition("table", _("Age of a table of the pipeline"), "s"),
+    AlertMetric.PIPELINE_SOURCE: MetricDefinition(
+        "source", _("State of a source of the pipeline"), "", (AlertCondition.UNKNOWN,)
+    ),
+    AlertMetric.PIPELINE_REJECTED: MetricDefinition(
+        "source", _("Discarded records of a source of the pipeline"), _("records"), _COUNT_CONDITIONS
+    ),
+    AlertMetric.PIPELINE_RETRIES: MetricDefinition(
+        "source", _("Retries of the pipeline that reads a source"), "", _COUNT_CONDITIONS
+    ),
 }
 
 
 class AlertRule(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A rule. Each subject (group, topic or broker) that matches has its own alert.
+    """A rule. Each subject (group, topic, broker, table or source) that matches has its own alert.
 
     Attributes:
         id: Random text that identifies it.
@@ -171,5 +184,21 @@ DEFAULT_RULES = (
     AlertRule(
         id="default-replication", name="Slave is a minute behind", metric=AlertMetric.REPLICATION_DELAY,
         condition=AlertCondition.ABOVE, threshold=60, hold_s=60, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-pipeline-source", name="Pipeline waits for a server", metric=AlertMetric.PIPELINE_SOURCE,
+        condition=AlertCondition.UNKNOWN, hold_s=120, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-pipeline-age", name="Table of the pipeline is an hour old", metric=AlertMetric.PIPELINE_TABLE_AGE,
+        condition=AlertCondition.ABOVE, threshold=3_600, hold_s=60, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-pipeline-rejected", name="Pipeline discards records", metric=AlertMetric.PIPELINE_REJECTED,
+        condition=AlertCondition.GROWS, hold_s=600, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-pipeline-retries", name="Pipeline retries often", metric=AlertMetric.PIPELINE_RETRIES,
+        condition=AlertCondition.GROWS, threshold=5, hold_s=3_600, severity=Severity.INFO,
     ),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Runs the alerts of a console: evaluates the rules on each new snapshot, stores states, and notifies channels.
 
-run(): live.snapshot() every EVALUATION_SECONDS, while a rule is enabled → evaluate → files, history, ChannelDelivery
+run(): live.snapshot() every EVALUATION_SECONDS, while a rule is enabled ┐
+       PipelineReader.read(), if a rule watches the pipeline             ┴→ evaluate → files, history, ChannelDelivery
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from ariane.console.alerts.channels import (
 )
 from ariane.console.alerts.delivery import ChannelDelivery, ChannelStatus, Notifier
 from ariane.console.alerts.evaluation import AlertState, AlertStates, AlertTransition, evaluate
+from ariane.console.alerts.pipeline_readings import PIPELINE_METRICS, PipelineReader, Readings
 from ariane.console.alerts.readings import read_snapshot
 from ariane.console.alerts.silences import SILENCES_MAX, AlertSilence, check_silence, due_notifications
 from ariane.console.live.live_cluster import SnapshotSource
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.errors import ArianeError, ConfigError, NotFound
+from ariane.tables.table_home import Home
 
 log = logging.getLogger("ariane.console.alerts")
 
@@ -55,6 +58,7 @@ class AlertService:
         data_dir: Directory of the console's files.
         live: State of the cluster.
         cluster: Name of the cluster in notifications.
+        tables_dir: Home of the pipeline's tables; None: rules of the pipeline have no subjects.
         clock: Time of alerts and retries.
         notifier: Sends notifications; replaced by tests.
     """
@@ -65,12 +69,14 @@ class AlertService:
         *,
         live: SnapshotSource,
         cluster: str,
+        tables_dir: Home | None = None,
         clock: Clock = SYSTEM_CLOCK,
         notifier: Notifier | None = None,
     ) -> None:
         self._files = AlertFiles(data_dir)  # all that survives a restart
         self._live = live
         self._cluster = cluster
+        self._pipeline = PipelineReader(tables_dir, clock)
         self._clock = clock
         self._notifier = notifier or Notifier()
         self.settings = self._files.read_settings()  # rules, channels and silences
@@ -229,9 +235,10 @@ class AlertService:
 
     # --- evaluation ---
 
-    def evaluate(self, snapshot: LiveSnapshot) -> list[AlertTransition]:
+    def evaluate(self, snapshot: LiveSnapshot, pipeline: Readings | None = None) -> list[AlertTransition]:
         """Evaluate the rules on a snapshot, store the result, notify channels; return the alerts that began or ended."""
         readings, now_ms = read_snapshot(snapshot), self._clock.now_ms()
+        readings = readings._replace(values={**readings.values, **(pipeline or {})})
         result = evaluate(self.settings.rules, readings, self._states, now_ms)
         before, self.omitted, self.as_of_ms = self._states, result.omitted, readings.as_of_ms
         self._states = result.states
@@ -258,22 +265,33 @@ class AlertService:
 
     async def _run(self) -> None:
         while True:
+            error = ""
             try:
                 if self._states.alerts or any(rule.is_enabled for rule in self.settings.rules):
                     snapshot = await self._live.snapshot()
                     # An old snapshot again says nothing new: its values must not count as lasting.
                     if snapshot.as_of_ms and snapshot.as_of_ms != self.as_of_ms:
-                        self.evaluate(snapshot)
-                self.error = ""
-            except (ArianeError, OSError) as error:
-                self._report(str(error))
-            except Exception as error:
-                log.error("Cannot evaluate the alert rules", exc_info=error)
-                self.error = f"unexpected {type(error).__name__}; the console's log has the details"
+                        pipeline, error = await self._read_pipeline()
+                        self.evaluate(snapshot, pipeline)
+                self._report(error)
+            except (ArianeError, OSError) as failure:
+                self._report(str(failure))
+            except Exception as failure:
+                log.error("Cannot evaluate the alert rules", exc_info=failure)
+                self.error = f"unexpected {type(failure).__name__}; the console's log has the details"
             await self._clock.sleep(EVALUATION_SECONDS)
 
+    async def _read_pipeline(self) -> tuple[Readings, str]:
+        """Return the values of the pipeline, and why they cannot be read: other rules are evaluated without them."""
+        if not any(rule.is_enabled and rule.metric in PIPELINE_METRICS for rule in self.settings.rules):
+            return {}, ""
+        try:
+            return await self._pipeline.read(), ""
+        except (ArianeError, OSError) as error:
+            return {}, str(error)
+
     def _report(self, reason: str) -> None:
-        if reason != self.error:  # not every ten seconds
+        if reason not in ("", self.error):  # not every ten seconds
             log.warning("Cannot evaluate the alert rules: %s", reason)
         self.error = reason
 

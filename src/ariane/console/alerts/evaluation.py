@@ -30,7 +30,7 @@ class AlertState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     Attributes:
         rule: The rule, as it was when the state began: a changed rule begins again.
-        subject: Group, topic or broker.
+        subject: Group, topic, broker, table or source.
         since_ms: Time from which the condition holds.
         fired_ms: Time from which it is an alert; None: the condition did not hold for long enough yet.
         value: The last known value.
@@ -120,7 +120,8 @@ def evaluate(rules: Iterable[AlertRule], readings: SnapshotReadings, states: Ale
             if next_state is not None:
                 alerts[key] = next_state
         for key, state in earlier.items():  # no reading: unknown, or it does not exist any more
-            if not readings.is_complete or rule.metric in (AlertMetric.BROKER, AlertMetric.REPLICATION_DELAY):
+            is_unknown = not readings.is_complete or rule.metric not in readings.values
+            if is_unknown or rule.metric in (AlertMetric.BROKER, AlertMetric.REPLICATION_DELAY):
                 alerts[key] = state
                 continue
             count -= 1

@@ -31,7 +31,7 @@ class SnapshotReadings(NamedTuple):
     Attributes:
         as_of_ms: Time of the snapshot.
         is_complete: Whether all servers responded, so that a group or topic without a value does not exist.
-        values: Values by metric and subject.
+        values: Values by metric and subject; without a metric none of its values could be read.
     """
 
     as_of_ms: int

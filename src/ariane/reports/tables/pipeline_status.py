@@ -21,6 +21,8 @@ from ariane.tables.table_home import Home, ObjectHome
 
 STATUS = "status"
 PENDING_MS = 800_000  # few new messages wait up to half of this for a micro-batch
+# Tables of records that cannot be decoded, by source.
+REJECTS = {"traces": tables.TRACE_REJECTS, "samples": tables.SAMPLES_REJECTS}
 SILENT_MS = 120_000  # a pipeline without an update for this long is considered stopped
 
 
@@ -43,6 +45,8 @@ class SourceStatus(msgspec.Struct, frozen=True):
     caught_up_ms: int | None = None
     """Last time when no message was pending, by the pipeline's clock: the tables contain everything that brokers had stored
     by then. None if that has not happened yet."""
+    retries: int = 0
+    """Retries after transient faults since the start of the pipeline's process, of all its tasks."""
 
 
 class Freshness(NamedTuple):

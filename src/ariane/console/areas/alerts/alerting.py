@@ -25,9 +25,9 @@ class _AlertRow(View):
     severity: Severity
     """How urgent it is."""
     subject: str
-    """Group, topic or broker."""
+    """Group, topic or broker; table or source of the pipeline."""
     subject_kind: str
-    """`group`, `topic` or `broker`."""
+    """`group`, `topic`, `broker`, `table` or `source`."""
     condition: str
     """When the rule is an alert."""
     unit: str
@@ -113,7 +113,7 @@ class AlertRuleRow(View):
     text: str
     """The condition in words."""
     subject_kind: str
-    """`group`, `topic` or `broker`."""
+    """`group`, `topic`, `broker`, `table` or `source`."""
     firing: int
     """Number of its firing alerts."""
 
@@ -155,7 +155,7 @@ class AlertRuleForm(ChangeForm):
     metric: AlertMetric
     """What is watched."""
     condition: AlertCondition
-    """`above`, `below`, `grows` (dead letters) or `unknown`."""
+    """`above`, `below`, `grows` (dead letters, discarded records, retries) or `unknown`."""
     pattern: str = "*"
     """Subjects that are watched: a name in which * and ? are wildcards."""
     exclude: str = ""
@@ -189,7 +189,7 @@ class CloseAlertForm(ChangeForm):
     rule_id: str
     """Id of its rule."""
     subject: str
-    """Its group, topic or broker."""
+    """Its group, topic, broker, table or source."""
 
 
 # Texts of templates that are chosen by a value.
