@@ -231,7 +231,7 @@ class Killing:
         return writer
 
     def kill_some(self) -> None:
-        """Start a writer and kill it; in a store sometimes two, of which the first one stalls."""
+        """Start a writer and kill it; in a store sometimes two: the commits of the first one stall."""
         writers = []
         if self._place.is_store and self._chance.random() < 0.2:
             writers.append(self.start(is_stalled=True))

@@ -1,5 +1,5 @@
 """The pipeline or one of its Python workers is killed at random moments while others read its tables: every read returns a complete
-version, and finally every row exists exactly once. ARIANE_KILLS sets the number of kills, of which a quarter are workers.
+version, and finally every row exists exactly once. ARIANE_KILLS sets the number of kills, a quarter of them of workers.
 
 `crash/test_table_kills.py` kills writers without Spark, which takes a fraction of the time.
 """

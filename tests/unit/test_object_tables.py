@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,27 @@ def test_a_version_that_is_read_during_commits_is_one_of_them(tmp_path: Path, mo
     version = object_tables.read_version(home, TRAFFIC)
     assert version is not None
     assert (version.rows, version.applied) == (3, {"traces 1": 3})
+
+
+def test_a_vacuum_leaves_the_state_that_another_writer_commits_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = ObjectHome(tmp_path.as_uri(), tmp_path)
+    first = publish(home, TableVersion.initial(TRAFFIC, 1))
+    orphan = tmp_path / TRAFFIC.name / object_tables.file_path(1, "2026-11-21.%RETRY%a b", 1, 1, 1)
+    orphan.parent.mkdir(parents=True)
+    orphan.touch()
+    os.utime(orphan, (1, 1))
+    vacuum = deltalake.DeltaTable.vacuum
+
+    def commit_and_vacuum(table: Any, **values: Any) -> Any:
+        monkeypatch.undo()
+        publish(home, first)
+        return vacuum(table, **values)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "vacuum", commit_and_vacuum)
+    object_tables.vacuum(home, TRAFFIC, orphans=True)
+    assert not orphan.exists()
+    version = object_tables.read_version(home, TRAFFIC)
+    assert version is not None
+    assert (version.rows, version.applied) == (2, {"traces 1": 2})

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -73,9 +74,8 @@ def _open(home: ObjectHome, table: TableSchema) -> tuple[DeltaTable, TableVersio
     uri = table_uri(home, table)
     try:
         delta = DeltaTable(uri)
-        *_, commit = delta.history(
-            1
-        )  # newest first; begins with commits that others have put since the table was opened
+        # Newest first; begins with the commits that others have put since the table was opened.
+        *_, commit = delta.history(1)
         adds = pa.table(delta.get_add_actions())
     except TableNotFoundError:
         return None
@@ -117,7 +117,6 @@ def publish(home: ObjectHome, table: TableSchema, former: TableVersion, version:
         StoreError: another pipeline committed since `former` was read, or the object store does not respond.
     """
     from deltalake import Schema
-    from deltalake.exceptions import DeltaError
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
     uri, schema = table_uri(home, table), Schema.from_json(schema_string(table))
@@ -135,7 +134,7 @@ def publish(home: ObjectHome, table: TableSchema, former: TableVersion, version:
     opened = _open(home, table)
     if opened is not None and opened[1].version != former.version:
         raise _conflict(uri)
-    try:
+    with _errors_of(uri):
         if opened is None:
             create_table_with_add_actions(
                 uri, schema, adds, mode="error", partition_by=list(PARTITION_COLUMNS), name=table.name,
@@ -152,10 +151,6 @@ def publish(home: ObjectHome, table: TableSchema, former: TableVersion, version:
             [*adds, *removes], "append", delta.schema(), partition_by=list(PARTITION_COLUMNS),
             commit_properties=_properties(version),
         )  # fmt: skip
-    except DeltaError as error:
-        if "CommitFailed" in type(error).__name__ or "already exists" in str(error):
-            raise _conflict(uri) from error
-        raise StoreError(f"Cannot write {uri}: {_reason(error)}") from error
 
 
 _CONFIGURATION = {
@@ -166,15 +161,38 @@ _CONFIGURATION = {
 
 
 def vacuum(home: ObjectHome, table: TableSchema, *, orphans: bool = False) -> None:
-    """Delete the files that were removed from a table before the retention, and with `orphans` those of writers that crashed."""
+    """Delete the files that were removed from a table before the retention, and with `orphans` those of writers that crashed.
+
+    Raises:
+        StoreError: the object store does not respond.
+    """
+    from deltalake.fs import DeltaStorageHandler
+
     opened = _open(home, table)
     if opened is not None:
-        delta, version = opened
-        # A vacuum adds two commits, even if there is nothing to delete.
-        if delta.vacuum(dry_run=True, enforce_retention_duration=False, full=orphans):
-            delta.vacuum(
-                dry_run=False, enforce_retention_duration=False, full=orphans, commit_properties=_properties(version)
-            )
+        delta, _ = opened
+        uri = table_uri(home, table)
+        with _errors_of(uri):
+            files = DeltaStorageHandler(uri)
+            # Deleted here, as delta-rs commits a vacuum also after other writers' commits, and would repeat an old state there.
+            for path in delta.vacuum(dry_run=True, enforce_retention_duration=False, full=orphans):
+                with suppress(
+                    FileNotFoundError
+                ):  # until the next checkpoint the log names files that were deleted before
+                    files.delete_file(path)
+
+
+@contextmanager
+def _errors_of(uri: str) -> Iterator[None]:
+    """Raise the errors of delta-rs while it writes as StoreErrors."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        if "CommitFailed" in type(error).__name__ or "already exists" in str(error):
+            raise _conflict(uri) from error
+        raise StoreError(f"Cannot write {uri}: {_reason(error)}") from error
 
 
 def _properties(version: TableVersion) -> CommitProperties:
