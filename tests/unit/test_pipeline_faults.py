@@ -15,6 +15,9 @@ from ariane.pipeline.spark_session import JAVA_OPTIONS, _merge_settings
 WORKER = "o1.start.\n: org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache…\n" * 20
 
 
+CRASH = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+
+
 class Stop(threading.Event):
     """An event that notes how long it was waited for, and is never set."""
 
@@ -53,12 +56,23 @@ def test_a_transient_error_is_one_line_and_retried_with_growing_delays() -> None
 
 
 def test_repeated_failures_end_with_one_line() -> None:
-    stop, work = Stop(), Failing(100)
+    stop, work = Stop(), Failing(100, CRASH)
     with pytest.raises(
-        ArianeError, match=r"^journeys failed 8 times in a row: Spark: Python worker failed to connect back$"
+        ArianeError, match=r"^journeys failed 8 times in a row: Spark: Python worker exited unexpectedly \(crashed\)$"
     ):
         restarts.retry_transient("journeys", work, stop, lambda _: None)
     assert work.calls == restarts.MAX_FAILURES
+
+
+def test_workers_that_start_slowly_are_no_failures_of_the_work() -> None:
+    stop = Stop()
+    assert restarts.retry_transient("journeys", Failing(20), stop, lambda _: None) == 21
+    backoff = restarts.RestartBackoff("journeys")
+    for _ in range(restarts.MAX_SLOW_STARTS - 1):
+        backoff.record_failure(restarts.SLOW_START)
+    assert backoff.record_failure("Python worker exited unexpectedly (crashed)") == 5, "counted separately"
+    with pytest.raises(ArianeError, match="journeys failed 30 times in a row: Python worker failed to connect back"):
+        backoff.record_failure(restarts.SLOW_START)
 
 
 def test_a_permanent_error_is_raised_immediately() -> None:
@@ -196,6 +210,36 @@ def test_a_query_ended_by_a_transient_error_is_restarted_until_it_completes() ->
     assert stop.waited == [5, 10]
     assert output[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"
     assert source_reader._unavailable_reason(Query(WORKER)) == "Spark: Python worker failed to connect back"
+
+
+def test_a_query_starts_after_the_python_process_of_the_one_before() -> None:
+    source_reader = pytest.importorskip(
+        "ariane.pipeline.source_reader", reason="needs pyspark: pip install 'ariane[spark]'"
+    )
+
+    class Starting(Query):
+        isActive = True
+
+        def __init__(self, *messages: str) -> None:
+            super().__init__(None)
+            self._messages = list(messages)
+
+        @property
+        def status(self) -> dict[str, Any]:
+            return {"message": self._messages.pop(0) if len(self._messages) > 1 else self._messages[0]}
+
+    def waited(query: Query) -> int:
+        stop, reader = Stop(), source_reader.SourceReader.__new__(source_reader.SourceReader)
+        reader.running = source_reader.RunningQuery(query, None)
+        reader.await_start(stop)
+        return len(stop.waited)
+
+    first = "Initializing sources"
+    assert waited(Starting("Initializing StreamExecution", first, first, "Getting offsets from T")) == 3
+    assert waited(Starting(first)) == source_reader.START_POLLS, (
+        "a start that hangs delays the others, but not for ever"
+    )
+    assert waited(Query("failed at the start")) == 0
 
 
 def test_unresponsive_servers_are_not_an_error_of_the_job() -> None:

@@ -22,8 +22,11 @@ T = TypeVar("T")
 
 BACKOFF = Backoff(first_s=5.0, longest_s=60.0)
 MAX_FAILURES = 8  # in a row, about five minutes
+# A worker that did not connect in time says that the machine is busy, and nothing about the work. Many in a row: Python is broken.
+SLOW_START = "Python worker failed to connect back"
+MAX_SLOW_STARTS = 30  # in a row, about half an hour
 TRANSIENT = re.compile(
-    r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)|"
+    rf"{SLOW_START}|Python worker exited unexpectedly \(crashed\)|"
     r"Python daemon failed to launch worker|Failed to open socket to Python daemon"
 )
 # Spark logs why the cluster removed the application; every error after that only says that the SparkContext is stopped.
@@ -47,22 +50,23 @@ class RestartBackoff:
 
     def __init__(self, task: str) -> None:
         self._task = task
-        self._failures = 0
+        self._failures = Counter[str]()  # in a row, by kind: slow starts, and all others
 
     def record_failure(self, fault: str) -> float:
         """Count a failure and return the seconds to wait before the next retry.
 
         Raises:
-            ArianeError: the task failed MAX_FAILURES times in a row.
+            ArianeError: the task failed MAX_FAILURES times in a row, or MAX_SLOW_STARTS times because of slow starts.
         """
-        self._failures += 1
+        kind, limit = ("slow start", MAX_SLOW_STARTS) if SLOW_START in fault else ("failure", MAX_FAILURES)
+        self._failures[kind] += 1
         retries_by_task[self._task] += 1
-        if self._failures >= MAX_FAILURES:
-            raise ArianeError(f"{self._task} failed {self._failures} times in a row: {fault}")
-        return BACKOFF.delay_s(self._failures)
+        if self._failures[kind] >= limit:
+            raise ArianeError(f"{self._task} failed {self._failures[kind]} times in a row: {fault}")
+        return BACKOFF.delay_s(self._failures[kind])
 
     def reset(self) -> None:
-        self._failures = 0
+        self._failures.clear()
 
 
 def retry_transient(task: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:

@@ -222,6 +222,8 @@ class JobRunner:
                 messages = self._streams[source.name]
                 reader = SourceReader(source, messages, home=self._home, interval_s=interval_s, closing=closing)
                 self._readers = (*self._readers, reader)
+                # One after another: several at once miss Spark's limit of 10 seconds on a busy machine.
+                reader.await_start(self._stop)
             if self._settings.once:
                 self._run_once()
             else:

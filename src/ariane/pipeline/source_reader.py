@@ -34,6 +34,8 @@ ARIANE_ERROR = re.compile(r"(?:^|: )ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTI
 # Names of errors that end when a server is back. The exception of a query contains only the name.
 UNAVAILABLE_NAMES = frozenset(error.__name__ for error in UNAVAILABLE)
 STOP_POLL_S = 1  # between checks for `stop` while a query reads to its end
+START_POLL_S = 0.1  # between checks whether the Python process of a query has started
+START_POLLS = 100
 BATCH_TIMEOUT_S = 15.0  # for a batch in flight when the jobs are stopped; takes some seconds on a busy machine
 UNAVAILABLE_PAUSE_S = 5.0  # before a query that lost a server is restarted; the source itself has retried before
 
@@ -91,6 +93,13 @@ class SourceReader:
     def is_reading(self) -> bool:
         """Return whether a micro-batch is being planned or processed."""
         return bool(self.running.query.isActive and self.running.query.status["isTriggerActive"])
+
+    def await_start(self, stop: threading.Event) -> None:
+        """Wait until the query has started its Python process, at most START_POLLS polls, so that the next one starts after it."""
+        for _ in range(START_POLLS):
+            query = self.running.query
+            if not query.isActive or not query.status["message"].startswith("Initializing") or stop.wait(START_POLL_S):
+                return
 
     def read_to_end(self, stop: threading.Event, report: Callable[[str], None]) -> None:
         """Wait until the query has read everything available, restarting it after transient faults of Spark."""
