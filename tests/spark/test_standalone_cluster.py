@@ -52,6 +52,7 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LOCAL_IP": "127.0.0.1",  # also of the web pages, which otherwise listen on all addresses
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         "JDK_JAVA_OPTIONS": f"{QUICK_JAVA} {shared_classes()}",
     }
