@@ -28,11 +28,11 @@ from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
 from ariane.pipeline import backfill, jobs, run, source_reader
 from ariane.pipeline.publishing import incremental, table_publisher
-from ariane.pipeline.tables import bucket_columns
+from ariane.pipeline.tables import bucket_columns, trace_decoding
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views
 from ariane.spark.read import source_options
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, TableSchema, table_format, time_buckets
+from ariane.tables import CLOCKS, JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, TableSchema, table_format, time_buckets
 from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
@@ -153,6 +153,31 @@ def test_new_events_are_aggregated_and_a_round_without_updates_publishes_nothing
     journeys = table_format.read_version(fed.home, JOURNEYS)
     assert journeys is not None
     assert journeys.as_of_ms == frames.T0_MS + 60_000
+
+
+def test_all_tables_of_a_round_contain_the_rows_of_its_start(fed: Fed) -> None:
+    """Clocks are computed first: journeys with rows that clocks lack would all be computed again in the next round."""
+    computed = (CLOCKS, JOURNEYS)
+    job = TRACE._replace(
+        incremental_tables=tuple(one for one in jobs.JOBS["trace"].incremental_tables if one.table in computed)
+    )
+
+    class AppendingListener(run.SilentListener):
+        def on_tables_published(self, progress: run.JobProgress) -> None:
+            if progress.rebuilt[0].table is CLOCKS:
+                message = frames.messages(fed.spark, [frames.message(frames.body([pub("B")]), 99)])
+                rows, now_ms = trace_decoding.trace_events(message), SYSTEM_CLOCK.now_ms()
+                table_publisher.append_batch(rows, fed.home, TRACE_EVENTS, "later 1", 0, now_ms)
+
+    fed.send(frames.body([pub("A")]))
+    run_job(fed.spark, job, {"traces": fed.messages()}, fed.home, AppendingListener(), once=True)
+    clocks, journeys = (table_format.read_version(fed.home, table) for table in computed)
+    assert clocks is not None
+    assert journeys is not None
+    assert journeys.applied["trace_events"] == clocks.applied["trace_events"]
+    assert [row[0] for row in fed.journeys()] == ["A"]
+    run_job(fed.spark, job, {"traces": fed.messages()}, fed.home, run.SilentListener(), once=True)
+    assert [row[0] for row in fed.journeys()] == ["A", "B"]
 
 
 def test_only_changed_buckets_are_rebuilt(fed: Fed) -> None:

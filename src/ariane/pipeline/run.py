@@ -26,12 +26,13 @@ import msgspec
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError
-from ariane.pipeline import maintenance, restarts, round_pacing
+from ariane.pipeline import backlog, maintenance, restarts, round_pacing
 from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
+from ariane.tables import TableSchema
 from ariane.tables.table_home import Home, local_dir
 
 if TYPE_CHECKING:
@@ -138,11 +139,13 @@ def run(
     home = home.resolve() if isinstance(home, Path) else home
     settings, listener, stop = settings or RunSettings(), listener or SilentListener(), stop or threading.Event()
     log = local_dir(home) / "spark.log"
+    # Both JIT compilers pay off for a job that runs on, and for a backlog.
+    is_long = not settings.once or backlog.has_backlog(job, options, home)
     with (
         table_publisher.lock_tables(home, job.tables),
         restarts.single_line_errors(log, stop),
         open_session(
-            f"ariane {job.name}", settings.master, long_running=not settings.once, log=log, conf=settings.spark_conf
+            f"ariane {job.name}", settings.master, long_running=is_long, log=log, conf=settings.spark_conf
         ) as spark,
     ):
         limits = {"minOffsetsPerTrigger": str(round_pacing.MIN_BATCH_MESSAGES)}
@@ -288,11 +291,14 @@ class JobRunner:
         """Rebuild changed tables and record the progress of the sources. Stops between tables when `stop` is set."""
         started_s = table_started_s = time.monotonic()
         sources = self._record_statuses()
+        # The queries append meanwhile. Later tables of the round would contain more than the earlier ones, which they are computed
+        # from (journeys from clocks), and the next round would compute these rows again.
+        pinned = incremental.current_versions(self._home, self._base_tables)
         results: list[incremental.AggregationResult] = []
         for table in self._job.incremental_tables:
             if self._stop.is_set():
                 break
-            result = self._retry(table.table.name, partial(self._rebuild, table))
+            result = self._retry(table.table.name, partial(self._rebuild, table, pinned))
             if result is None:
                 continue
             results.append(result)
@@ -302,8 +308,16 @@ class JobRunner:
             sources = self._record_statuses()
         return JobProgress(tuple(results), sources, time.monotonic() - started_s)
 
-    def _rebuild(self, table: incremental.IncrementalTable) -> incremental.AggregationResult | None:
-        return incremental.rebuild_changed(self._spark, self._home, table, SYSTEM_CLOCK.now_ms())
+    def _rebuild(
+        self, table: incremental.IncrementalTable, pinned: incremental.Versions
+    ) -> incremental.AggregationResult | None:
+        return incremental.rebuild_changed(self._spark, self._home, table, SYSTEM_CLOCK.now_ms(), pinned)
+
+    @property
+    def _base_tables(self) -> list[TableSchema]:
+        """The inputs that this job does not compute."""
+        computed = {table.table.name for table in self._job.incremental_tables}
+        return [one for table in self._job.incremental_tables for one in table.inputs if one.name not in computed]
 
     def _record_statuses(self) -> tuple[SourceStatus, ...]:
         """Write the progress of all sources to HOME/status and return it."""

@@ -9,20 +9,22 @@ publishes the rows. No other state exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.pipeline.publishing import few_rows, staged_tables, table_publisher
 from ariane.tables import TableSchema
-from ariane.tables.table_format import BUCKET, TableVersion, read_version
+from ariane.tables.table_format import BUCKET, DataFile, TableVersion, read_version
 from ariane.tables.table_home import Home
 from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+Versions = Mapping[str, TableVersion | None]
 
 # By session, HOME, table, its function, and whether it is interpreted.
 _staged_tables: dict[tuple[object, ...], staged_tables.StagedTable] = {}
@@ -63,11 +65,27 @@ class AggregationResult(NamedTuple):
     published: TableVersion
 
 
+def current_versions(home: Home, tables: Iterable[TableSchema]) -> Versions:
+    """Return the versions of tables by name; None for those that were not published yet."""
+    return {table.name: read_version(home, table) for table in tables}
+
+
 def rebuild_changed(
-    spark: SparkSession, home: Home, incremental: IncrementalTable, now_ms: int
+    spark: SparkSession, home: Home, incremental: IncrementalTable, now_ms: int, pinned: Versions | None = None
 ) -> AggregationResult | None:
-    """Compute the buckets whose inputs have changed and publish them; return None if there are none."""
-    inputs = {table.name: version for table in incremental.inputs if (version := read_version(home, table)) is not None}
+    """Compute the buckets whose inputs have changed and publish them; return None if there are none.
+
+    Args:
+        spark: session of the job.
+        home: directory of the tables.
+        incremental: what to compute.
+        now_ms: time of the commit.
+        pinned: versions to read of inputs that queries append to meanwhile. Tables that are computed one after another from
+            the same versions agree with each other; otherwise the next computation of the first one changes the others again.
+    """
+    newest = current_versions(home, (table for table in incremental.inputs if table.name not in (pinned or {})))
+    versions = {**newest, **(pinned or {})}
+    inputs = {table.name: version for table in incremental.inputs if (version := versions[table.name]) is not None}
     applied = _applied_versions(home, incremental.table, inputs)
     changed_buckets = {
         file.bucket
@@ -125,8 +143,9 @@ def _compute(
 ) -> tuple[DataFrame | None, few_rows.Rows]:
     """Return the rows of changed buckets: those of buckets with many changes, and those of the others."""
     if incremental.repartitioned:
-        new = [_rows_added_after(spark, home, table, applied.get(table.name, 0)) for table in incremental.inputs]
-        return incremental.compute(*new, *_rows_of(spark, home, incremental, buckets)), {}
+        new = _rows_of(spark, home, incremental, inputs, lambda name, file: file.added_version > applied.get(name, 0))
+        changed_rows = _rows_of(spark, home, incremental, inputs, lambda _, file: file.bucket in buckets)
+        return incremental.compute(*new, *changed_rows), {}
     rows: few_rows.Rows = {}
     # Files of an object store are read by tasks only.
     if incremental.is_by_message and applied and isinstance(home, Path):
@@ -143,15 +162,28 @@ def _compute(
     if isinstance(home, Path) and _count_rows(inputs, read_buckets) <= staged_tables.MAX_ROWS:
         computed = _compute_staged(spark, home, incremental, inputs, dict.fromkeys(read_buckets))
         return None, rows | {bucket: part for bucket, part in computed.items() if bucket in buckets}
-    frame = incremental.compute(*_rows_of(spark, home, incremental, read_buckets))
+    frame = incremental.compute(
+        *_rows_of(spark, home, incremental, inputs, lambda _, file: file.bucket in read_buckets)
+    )
     return (frame.where(frame[BUCKET].isin(sorted(buckets))) if incremental.lookback else frame), rows
 
 
-def _rows_of(spark: SparkSession, home: Home, incremental: IncrementalTable, buckets: set[str]) -> list[DataFrame]:
-    return [
-        table_publisher.read_table(spark, home, table, lambda file: file.bucket in buckets)
-        for table in incremental.inputs
-    ]
+def _rows_of(
+    spark: SparkSession,
+    home: Home,
+    incremental: IncrementalTable,
+    inputs: Mapping[str, TableVersion],
+    predicate: Callable[[str, DataFile], bool],
+) -> list[DataFrame]:
+    """Return the rows of each input in files that match `predicate(table name, file)`, without files newer than its version."""
+
+    def read(table: TableSchema) -> DataFrame:
+        last = inputs[table.name].version if table.name in inputs else 0
+        return table_publisher.read_table(
+            spark, home, table, lambda file: file.added_version <= last and predicate(table.name, file)
+        )
+
+    return [read(table) for table in incremental.inputs]
 
 
 def _compute_staged(
@@ -192,10 +224,6 @@ def _as_of_ms(incremental: IncrementalTable, inputs: Mapping[str, TableVersion])
     names = {table.name for table in incremental.freshness_inputs or incremental.inputs}
     times = [version.as_of_ms for name, version in inputs.items() if name in names and version.as_of_ms is not None]
     return min(times, default=None)
-
-
-def _rows_added_after(spark: SparkSession, home: Home, table: TableSchema, version: int) -> DataFrame:
-    return table_publisher.read_table(spark, home, table, lambda file: file.added_version > version)
 
 
 def _adjacent_buckets(bucket: str, count: int) -> set[str]:
