@@ -26,6 +26,8 @@ EXTRA_OF = {  # the smallest extra; `cli` contains `server`, and `console` conta
     "numpy": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",
+    "fastavro": "bodies",
+    "google": "bodies",  # google.protobuf, of the package protobuf
     "deltalake": "objectstore",
     "pandas": "objectstore",
     "opentelemetry": "otel",

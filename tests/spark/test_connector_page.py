@@ -18,6 +18,8 @@ from ariane.spark.read.source_options import SourceOptions
 from ariane.spark.records import arrow_decoder
 from ariane.spark.store import log_task as store_tasks
 from ariane.spark.store.store_options import StoreOptions
+from ariane.spark.values.body_options import BodyOptions
+from ariane.spark.values.value_columns import VALUE, VALUE_ERROR
 from ariane.spark.write import sink_options
 from ariane.spark.write.sink_options import SinkOptions
 from ariane.testing import LocalCluster
@@ -80,13 +82,15 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_each_table_of_options_is_complete() -> None:
     aliases = {"nameServer", "subExpression", "group", "pullTimeoutMs"}
-    assert first_cells("Reading", "option") - aliases == written(SourceOptions.__struct_fields__)
+    of_bodies = written(BodyOptions.__struct_fields__)
+    assert first_cells("Reading", "option") - aliases == written(SourceOptions.__struct_fields__) | of_bodies
+    assert first_cells("Bodies", "option") == of_bodies
     assert first_cells("Writing", "option") - aliases == written(SinkOptions.__struct_fields__)
     assert first_cells("Store files", "option") - {"load"} == written(StoreOptions.__struct_fields__)
 
 
 def test_each_table_of_columns_is_complete() -> None:
-    assert first_cells("Reading", "column") == set(arrow_decoder.COLUMNS)
+    assert first_cells("Reading", "column") == set(arrow_decoder.COLUMNS) | {VALUE, VALUE_ERROR}
     assert first_cells("Writing", "column") == set(sink_options.COLUMNS)
     more = set(store_tasks.COLUMNS) - set(arrow_decoder.COLUMNS)
     assert first_cells("Store files", "column") == more

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +65,13 @@ def read(spark: SparkSession, servers: LocalCluster, **options: Any) -> DataFram
 
 def numbers(frame: DataFrame) -> list[int]:
     return sorted(int(row.body) for row in frame.select("body").collect())
+
+
+def explained(frame: DataFrame) -> str:
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        frame.explain("formatted")
+    return shown.getvalue()
 
 
 def stream(spark: SparkSession, servers: LocalCluster, home: Path, **options: Any) -> list[dict[str, Any]]:
@@ -175,6 +184,13 @@ def test_filters_are_pushed_down_to_the_source(spark: SparkSession, servers: Loc
         frame = read(spark, servers, topic="pushed", pushDownPredicate="true")
         some = frame.where("queue_id in (1, 2) and queue_offset >= 3 and queue_offset < 5")
         assert some.rdd.getNumPartitions() == 2
+        late_too = some.where("store_timestamp > timestamp'2026-01-01' and keys is not null")
+        pushed = next(line for line in explained(late_too).splitlines() if line.startswith("PushedFilters"))
+        assert all(
+            text in pushed
+            for text in ("In(queue_id, [1,2])", "GreaterThanOrEqual(queue_offset,3)", "LessThan(queue_offset,5)")
+        ), pushed
+        assert "store_timestamp" not in pushed and "keys" not in pushed
         plain = read(spark, servers, topic="pushed")
         assert numbers(some) == numbers(plain.where("queue_id in (1, 2) and queue_offset in (3, 4)"))
         middle = plain.selectExpr("percentile(cast(store_timestamp as double), 0.5) as at").collect()[0].at

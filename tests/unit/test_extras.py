@@ -14,7 +14,7 @@ from ariane.extras import EXTRA_OF, naming_extras
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-MODULES = {"pyyaml": "yaml"}  # of packages with another name
+MODULES = {"protobuf": "google", "pyyaml": "yaml"}  # of packages with another name
 SHARED = {"typer", "pyarrow"}  # of several extras
 INDIRECT = {"h11", "markupsafe", "pydantic", "starlette"}  # imported, and installed by the others
 
@@ -25,7 +25,7 @@ def modules_of(extra: str) -> set[str]:
     return modules - {"ariane"}
 
 
-@pytest.mark.parametrize("extra", ["server", "cli", "console", "spark", "otel", "redis", "objectstore"])
+@pytest.mark.parametrize("extra", ["server", "cli", "console", "spark", "otel", "redis", "bodies", "objectstore"])
 def test_every_package_has_its_extra(extra: str):
     # `server` has Typer, but the error of a command names `cli`, which has everything that commands need; so with pyarrow.
     named = {module for module, name in EXTRA_OF.items() if name == extra} - INDIRECT

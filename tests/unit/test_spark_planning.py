@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from pyspark.sql.datasource import (
+    EqualNullSafe,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -28,6 +29,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offset_ranges, pushdown
+from ariane.spark.read.batch import FilteredReader
 from ariane.spark.read.offset_ranges import OffsetRange, ReadLimits
 from ariane.spark.read.pull_client import BlockingCluster
 from ariane.spark.read.queue_bounds import matching_topics
@@ -134,6 +136,20 @@ def test_filters_select_queues_and_offsets() -> None:
     for other in (OffsetRange(B, 0, 5), OffsetRange(B, 40, 50)):
         cut = filters.clip(other)
         assert cut.start == cut.end
+
+
+def test_filters_that_the_ranges_apply_exactly_stay_at_the_source() -> None:
+    exact = [
+        EqualTo(("topic",), "T"), EqualNullSafe(("broker",), "b"), In(("queue_id",), (1,)), GreaterThan(("queue_offset",), 9),
+        IsNotNull(("queue_offset",)),
+    ]  # fmt: skip
+    others = [
+        EqualNullSafe(("queue_offset",), None), Not(EqualTo(("broker",), "b")), IsNotNull(("keys",)), EqualTo(("keys",), "K"),
+        GreaterThan(("queue_id",), 1), LessThan(("store_timestamp",), datetime.fromtimestamp(1, UTC)),
+        EqualTo(("value", "queue_id"), 1),
+    ]  # fmt: skip
+    reader = FilteredReader(parse({"namesrv": "h:1", "topic": "T", "pushDownPredicate": "true"}), ["body"])
+    assert list(reader.pushFilters([*exact, *others])) == others
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def test_invalid_options_are_named() -> None:
     assert fault(dropReservedProperties="yes") == "dropReservedProperties = 'yes': expected true or false"
     assert "is reserved for the broker" in fault(topic="SCHEDULE_TOPIC_XXXX")
     assert "characters other than" in fault(topic="a b")
+    assert "writes bodies as they are" in fault(bodyFormat="json")
     assert fault(namesrv="") == "namesrv = '': is empty: set a value, or remove the option if it is optional"
     assert "namesrv = 'nowhere'" in fault(namesrv="nowhere")
     assert fault(runId="a/b") == "runId = 'a/b': use 1 to 64 letters, digits, _ and -"
@@ -96,6 +97,7 @@ def test_secrets_appear_in_no_text() -> None:
         ("keys STRING", "column = 'body': is required"),
         ("body STRING, broker STRING", "requires a column queue_id"),
         ("body STRING, body STRING", "occurs twice"),
+        ("body STRING, value STRING", r"withColumn\(\"body\", to_json\(\"value\"\)\)"),
     ],
 )
 def test_unsupported_columns_are_named_with_the_remedy(ddl: str, said: str) -> None:

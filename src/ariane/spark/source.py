@@ -22,11 +22,14 @@ from ariane.spark.availability import require_filters, require_stream_reads, req
 from ariane.spark.read.batch import BatchReader, FilteredReader
 from ariane.spark.read.source_options import parse
 from ariane.spark.records import arrow_decoder
-from ariane.spark.records.schema import requested_columns
 from ariane.spark.reporting import hide_traceback, reader_or_error
+from ariane.spark.values import body_options
+from ariane.spark.values.value_columns import ValueColumns, declared_columns, value_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+FORMAT = "rocketmq source"
 
 
 class RocketMQSource(DataSource):
@@ -39,25 +42,30 @@ class RocketMQSource(DataSource):
     @hide_traceback
     def schema(self) -> str:
         parse(self.options)  # validated here because Spark requests the schema in load(): mistakes are reported early
-        return arrow_decoder.DDL
+        return declared_columns(body_options.parse(self.options, FORMAT), arrow_decoder.DDL)
 
     @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
         if options.push_down_predicate:
             require_filters()
+        columns = self._columns(schema)
         # Spark rejects a reader with pushFilters unless its setting allows it, so there are two classes.
         kind = FilteredReader if options.push_down_predicate else BatchReader
-        return kind(options, requested_columns(schema, arrow_decoder.COLUMNS))
+        return kind(options, columns.stored, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         def reader() -> DataSourceStreamReader:
             require_stream_reads()
             from ariane.spark.read.micro_batches import StreamReader
 
-            return StreamReader(parse(self.options), requested_columns(schema, arrow_decoder.COLUMNS))
+            columns = self._columns(schema)
+            return StreamReader(parse(self.options), columns.stored, values=columns)
 
         return reader_or_error(reader)
+
+    def _columns(self, schema: StructType) -> ValueColumns:
+        return value_columns(body_options.parse(self.options, FORMAT), schema, arrow_decoder.COLUMNS)
 
     @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -28,6 +28,7 @@ from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import SourceOptions, listed_topics, reject_stream_options, time_for_queue
 from ariane.spark.reporting import hide_traceback, message_only
+from ariane.spark.values.value_columns import ValueColumns
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -38,10 +39,11 @@ log = logging.getLogger("ariane.spark")
 class BatchReader(DataSourceReader):
     """Reads once what is stored between the starting and ending offsets or times."""
 
-    def __init__(self, options: SourceOptions, columns: list[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: list[str], values: ValueColumns | None = None) -> None:
         reject_stream_options(options)
         self._options = options
         self._columns = columns
+        self._values = values
         self._filters = pushdown.PushedFilters()
 
     @hide_traceback
@@ -71,7 +73,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():
-            yield from read_partition(partition, self._options, self._columns)
+            yield from read_partition(partition, self._options, self._columns, self._values)
 
     def _reject_unknown_queues(self, queues: list[MessageQueue]) -> None:
         """Raise ConfigError if an option names a queue that does not exist. (A stream waits for such a queue, a batch cannot.)"""
@@ -139,11 +141,11 @@ class BatchReader(DataSourceReader):
 
 
 class FilteredReader(BatchReader):
-    """A batch reader that accepts pushed filters. Spark applies every filter again, so filtering here is an optimisation only."""
+    """A batch reader that accepts pushed filters. Spark applies those that it gets back, which may exclude more rows."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._filters = pushdown.parse_filters(filters)
-        return filters
+        return [filter_ for filter_ in filters if not pushdown.is_exact(filter_)]
 
 
 def _without_none(times: Mapping[MessageQueue, int | None]) -> dict[MessageQueue, int]:

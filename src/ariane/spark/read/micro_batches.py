@@ -37,6 +37,7 @@ from ariane.spark.read.partitions import QueuePartition, read_partition, split_f
 from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.source_options import SourceOptions, reject_batch_options
 from ariane.spark.reporting import hide_traceback, message_only
+from ariane.spark.values.value_columns import ValueColumns
 
 log = logging.getLogger("ariane.spark")
 
@@ -47,11 +48,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads the micro-batches of one query."""
 
     def __init__(
-        self, options: SourceOptions, columns: list[str], monotonic: Callable[[], float] = time.monotonic
+        self,
+        options: SourceOptions,
+        columns: list[str],
+        monotonic: Callable[[], float] = time.monotonic,
+        values: ValueColumns | None = None,
     ) -> None:
         reject_batch_options(options)
         self._options = options  # options of the query, validated before it starts
-        self._columns = columns  # columns of the rows, which Spark fixes when the query starts
+        self._columns = columns  # columns to decode from records, which Spark fixes when the query starts
+        self._values = values  # columns computed from bodies, if any
         self._monotonic = monotonic
         # Start offsets, computed once: Spark may ask for them again, and brokers move on.
         self._initial: dict[str, Any] | None = None
@@ -126,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():
-            yield from read_partition(partition, self._options, self._columns)
+            yield from read_partition(partition, self._options, self._columns, self._values)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: offsets are stored in the checkpoint, and `latestOffset` commits the group's offsets earlier."""

@@ -14,6 +14,7 @@ from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.offset_ranges import OffsetRange, Positions
 from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.source_options import SourceOptions, TimeOption, time_for_queue
+from ariane.spark.values.value_columns import ValueColumns
 
 
 class QueuePartition(InputPartition):
@@ -25,11 +26,19 @@ class QueuePartition(InputPartition):
         self.by_time = by_time
 
 
-def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Return the rows of a task. Spark runs one task with a partition of its own if there is nothing to read: it has no rows."""
+def read_partition(
+    partition: InputPartition, options: SourceOptions, columns: list[str], values: ValueColumns | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a task. Spark runs one task with a partition of its own if there is nothing to read: it has no rows.
+
+    Args:
+        columns: Columns to decode from records.
+        values: Columns to compute from bodies, if any.
+    """
     if isinstance(partition, QueuePartition):
         cluster = pull_client.shared_cluster(options)
-        yield from read_task.read_range(cluster, partition.offset_range, options, columns, by_time=partition.by_time)
+        rows = read_task.read_range(cluster, partition.offset_range, options, columns, by_time=partition.by_time)
+        yield from rows if values is None else values.complete(rows)
 
 
 def split_for_tasks(offset_ranges_to_read: list[OffsetRange], options: SourceOptions) -> list[OffsetRange]:

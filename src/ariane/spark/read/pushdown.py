@@ -1,8 +1,9 @@
 """Translates filters pushed down by Spark into topics, queues, offset ranges and time ranges to read.
 
 Pure, except for Spark's filter classes. Equality and In on topic, broker and queue_id exclude whole queues; comparisons of
-queue_offset shorten them; comparisons of store_timestamp become times, which the planner resolves to offsets. Spark gets all
-filters back and applies them again, so a filter that is not understood costs time but never a row.
+queue_offset shorten them. The source applies these exactly: Spark shows them as PushedFilters and does not apply them again.
+Comparisons of store_timestamp become times, which the planner resolves to offsets, not exactly if store times do not ascend; Spark
+gets them back and all others, and applies them to the rows.
 """
 
 from __future__ import annotations
@@ -65,6 +66,15 @@ def parse_filters(filters: Iterable[Filter]) -> PushedFilters:
 
 
 _SETS = {"topic": "topics", "broker": "brokers", "queue_id": "queue_ids"}
+_NEVER_NULL = (*_SETS, "queue_offset")  # columns of the position: equal for all rows of a queue, or ascending
+
+
+def is_exact(filter_: Filter) -> bool:
+    """Return whether the ranges to read contain no row that the filter excludes."""
+    attribute: tuple[str, ...] = getattr(filter_, "attribute", ())
+    if len(attribute) != 1 or attribute[0] not in _NEVER_NULL:
+        return False
+    return isinstance(filter_, datasource.IsNotNull) or parse_filters([filter_]) != PushedFilters()
 
 
 def _add_filter(pushed: PushedFilters, column: str, filter_: Any) -> PushedFilters:

@@ -32,6 +32,7 @@ from ariane.spark.option_parsing import (
     size_option,
 )
 from ariane.spark.read.offset_ranges import EARLIEST, Positions, describe_queue, positions_from_json
+from ariane.spark.values.body_options import is_body_option
 from ariane.spark.wire import access as reaching
 from ariane.spark.wire.access import DEFAULT_GROUP, ClusterAccess
 
@@ -118,7 +119,8 @@ def parse(options: Mapping[str, str], now_ms: int | None = None) -> SourceOption
     Raises:
         ConfigError: an option is unknown, invalid or contradicts another; the message names the option and the remedy.
     """
-    parsed = SourceOptions(**parse_options(options, "rocketmq source", SourceOptions, READERS, ALIASES))
+    body_names = {name.lower() for name in options if is_body_option(name)}
+    parsed = SourceOptions(**parse_options(options, "rocketmq source", SourceOptions, READERS, ALIASES, body_names))
     reaching.validate(parsed)
     texts = {name.lower(): text.strip() for name, text in options.items()}
     selectors = [name for name in ("topic", "topics", "topicsPattern") if texts.get(name.lower())]

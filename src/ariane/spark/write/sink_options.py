@@ -10,7 +10,8 @@ from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.topic import SEND_FORBIDDEN, topic_name_fault
 from ariane.protocol.records import compression
-from ariane.spark.option_parsing import Readers, boolean_option, integer_option, parse_options
+from ariane.spark.option_parsing import Readers, Secret, boolean_option, integer_option, parse_options
+from ariane.spark.values.body_options import is_body_option
 from ariane.spark.wire import access
 from ariane.spark.wire.access import ClusterAccess
 
@@ -78,6 +79,9 @@ def parse(options: Mapping[str, str], *, is_stream: bool = True) -> SinkOptions:
     for name in options:
         if name.lower() == "path":
             raise ConfigError("path", options[name], 'not supported by the sink: use .option("topic", …) and .save()')
+        if is_body_option(name):
+            fix = 'not supported by the sink, which writes bodies as they are: .withColumn("body", to_json("value")), or a UDF'
+            raise ConfigError(name, Secret("..."), fix)
         if not is_stream and name.lower() in SPARK_OPTIONS:
             raise ConfigError(name, options[name], "only for streams (writeStream): remove it")
     parsed = SinkOptions(**parse_options(options, "rocketmq sink", SinkOptions, READERS, access.ALIASES, SPARK_OPTIONS))
@@ -97,6 +101,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         types = COLUMNS.get(field.name)
+        if field.name == "value":
+            fix = 'is not a column of the sink: .withColumn("body", to_json("value")).drop("value"), or encode it in a UDF'
+            raise ConfigError("column", "value", fix)
         if types is None:
             fix = f'is not a column of the sink: .drop("{field.name}"), or .select() some of {", ".join(COLUMNS)}'
             raise ConfigError("column", field.name, fix)
