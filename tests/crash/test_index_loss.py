@@ -6,6 +6,7 @@ import contextlib
 import random
 import struct
 
+import promises
 import pytest
 from msgspec.structs import replace
 
@@ -28,11 +29,6 @@ CONFIG = StoreConfig(
     index_slots=3,
     index_entries=8,
 )
-FATES = [
-    (SurvivingData.NONE, 0),
-    (SurvivingData.ALL, 0),
-    *((kept, seed) for kept in (SurvivingData.SOME, SurvivingData.TORN) for seed in range(3)),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +114,7 @@ def run(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) ->
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-@pytest.mark.parametrize(("kept", "seed"), FATES)
+@pytest.mark.parametrize(("kept", "seed"), promises.FATES)
 def test_power_lost_at_every_change(kept: SurvivingData, seed: int, flush: str) -> None:
     config = replace(CONFIG, flush=flush)
     probe = FakeDisk()
@@ -132,7 +128,7 @@ def test_power_lost_at_every_change(kept: SurvivingData, seed: int, flush: str) 
         check(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), acknowledged, config)
 
 
-@pytest.mark.parametrize(("kept", "seed"), FATES)
+@pytest.mark.parametrize(("kept", "seed"), promises.FATES)
 def test_power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
     first, acknowledged = FakeDisk(), Messages()
     store = opened(first)
@@ -236,7 +232,7 @@ def test_an_entry_torn_to_name_another_offset(place: str) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-@pytest.mark.parametrize(("kept", "seed"), FATES)
+@pytest.mark.parametrize(("kept", "seed"), promises.FATES)
 def test_power_lost_while_a_damaged_file_is_rebuilt(kept: SurvivingData, seed: int, is_clean: bool) -> None:
     """Nothing of a rebuilt file is flushed, whatever the checkpoint recorded for the file it replaces."""
     first, acknowledged = FakeDisk(), Messages()
