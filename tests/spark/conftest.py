@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -58,3 +58,17 @@ def _two_shuffle_partitions(request: pytest.FixtureRequest) -> None:
     """
     if "spark" in request.fixturenames:
         request.getfixturevalue("spark").conf.set(SHUFFLE_PARTITIONS, "2")
+
+
+@pytest.fixture
+def inputs(request: pytest.FixtureRequest) -> list[list[dict[str, Any]]]:
+    """Return the rows of each input of the test (trace_cases.py)."""
+    found: list[list[dict[str, Any]]] = request.getfixturevalue("results")[request.function.__name__]
+    return found
+
+
+@pytest.fixture
+def rows(inputs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the rows of the test's only input."""
+    (found,) = inputs
+    return found

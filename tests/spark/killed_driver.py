@@ -15,7 +15,8 @@ from ariane.spark import RocketMQSource
 def main(namesrv: str, home: Path, master: str, until: str) -> None:
     spark = get_or_create_session("killed", master)
     spark.dataSource.register(RocketMQSource)
-    options = {"namesrv": namesrv, "topic": "T", "maxOffsetsPerTrigger": "100", "minPartitions": "3", "retries": "5"}
+    options = {"namesrv": namesrv, "topic": "T", "minPartitions": "3", "retries": "5"}
+    options["maxOffsetsPerTrigger"] = "1000" if until == "rest" else "100"
     source = spark.readStream.format("rocketmq").schema("queue_id INT, queue_offset BIGINT, body BINARY")
     to_files = source.options(**options).load().writeStream.format("parquet").option("path", str(home / "rows"))
     to_files = to_files.option("checkpointLocation", str(home / "checkpoint"))

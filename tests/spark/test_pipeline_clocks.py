@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import trace_cases
 import trace_frames as frames
+from trace_cases import Traces
 from trace_frames import after, at, before, pub
 
 import clock_model as model
@@ -19,7 +21,7 @@ from ariane.pipeline.tables import clocks, journeys, trace_decoding
 from ariane.tables import CLOCKS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -31,42 +33,57 @@ def unique_id(number: int) -> str:
     return f"0A00000200010A0B0C0D{SINCE_MONTH_MS:08X}{number:04X}"
 
 
-class Told(NamedTuple):
-    """A trace message: its event, its host and its store time."""
-
-    event: TraceEvent
-    host: str
-    stored_ms: int
+def told(event: TraceEvent, host: str, stored_ms: int) -> Traces:
+    """Return a trace message of a host."""
+    return Traces([event], f"{host}:5000", at(stored_ms))
 
 
-def folded(
-    spark: SparkSession, told: list[Told], stored: list[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return clocks and journeys."""
-    bodies = [
-        frames.message(frames.body([item.event]), offset, f"{item.host}:5000", at(item.stored_ms))
-        for offset, item in enumerate(told)
-    ]
-    events = frames.solid(spark, trace_decoding.trace_events(frames.messages(spark, bodies)))
-    messages = frames.solid(spark, frames.stored_messages(spark, stored))
-    clock_rows: DataFrame = frames.solid(spark, clocks.clocks(events, messages))
-    return frames.rows(clock_rows), frames.rows(journeys.journeys(events, messages, clock_rows))
+given = trace_cases.Cases()
+Rows = list[dict[str, Any]]
+Input = tuple[list[Traces], list[dict[str, Any]]]  # trace messages and stored records
 
 
-def test_a_producer_clock_1200_ms_ahead_is_corrected(spark: SparkSession) -> None:
-    """The consumer's clock is right; by the uncorrected clocks the message was consumed before it was sent."""
+@pytest.fixture(scope="module")
+def computed(spark: SparkSession) -> tuple[trace_cases.Results, trace_cases.Results]:
+    """Return the clocks and the journeys of all inputs."""
+    events, messages = given.frames(spark)
+    clock_rows = frames.solid(spark, clocks.clocks(events, messages))
+    journey_rows = frames.rows(journeys.journeys(events, messages, clock_rows))
+    by_id = sorted(journey_rows, key=lambda row: row["message_id"])
+    return given.split(frames.rows(clock_rows)), given.split(by_id)
+
+
+@pytest.fixture
+def clock_rows(computed: tuple[trace_cases.Results, trace_cases.Results], request: pytest.FixtureRequest) -> Rows:
+    (found,) = computed[0][request.function.__name__]
+    return found
+
+
+@pytest.fixture
+def rows(computed: tuple[trace_cases.Results, trace_cases.Results], request: pytest.FixtureRequest) -> Rows:
+    """Return the journeys of the test's input."""
+    (found,) = computed[1][request.function.__name__]
+    return found
+
+
+def ahead_by_1200_ms() -> Input:
     reported, stored = [], []
     for number, sent_ms in enumerate((0, 100, 200)):
         item = unique_id(number)
         reported += [
-            Told(pub(item, sent_ms + 1200, cost_ms=4), "10.0.0.2", sent_ms + 300),
-            Told(before(item, f"R{number}", sent_ms + 9), "10.0.0.3", sent_ms + 15),
-            Told(after(item, f"R{number}", sent_ms + 16), "10.0.0.3", sent_ms + 20),
+            told(pub(item, sent_ms + 1200, cost_ms=4), "10.0.0.2", sent_ms + 300),
+            told(before(item, f"R{number}", sent_ms + 9), "10.0.0.3", sent_ms + 15),
+            told(after(item, f"R{number}", sent_ms + 16), "10.0.0.3", sent_ms + 20),
         ]
         stored.append(frames.stored(item, sent_ms + 2, offset_message_id=f"OFF-{item}"))
-    clock_rows, rows = folded(spark, reported, stored)
+    return reported, stored
+
+
+@given.of(ahead_by_1200_ms())
+def test_a_producer_clock_1200_ms_ahead_is_corrected(clock_rows: Rows, rows: Rows) -> None:
+    """The consumer's clock is right; by the uncorrected clocks the message was consumed before it was sent."""
     by_host = {row["host"]: row for row in clock_rows}
-    assert [field for field in by_host["10.0.0.2"] if field != "bucket"] == list(CLOCKS.column_names)
+    assert list(by_host["10.0.0.2"]) == list(CLOCKS.column_names)
     producer = by_host["10.0.0.2"]
     assert (producer["lower_ms"], producer["upper_ms"], producer["sends"], producer["deliveries"]) == (
         -1215,
@@ -75,14 +92,22 @@ def test_a_producer_clock_1200_ms_ahead_is_corrected(spark: SparkSession) -> Non
         0,
     )
     assert by_host["10.0.0.3"]["lower_ms"] <= 0 <= by_host["10.0.0.3"]["upper_ms"]
-    for number, row in enumerate(sorted(rows, key=lambda row: row["message_id"])):
+    for number, row in enumerate(rows):
         assert (row["producer_clock_ms"], row["producer_clock_error_ms"]) == (-1200, 3)
         assert (row["sent_at"], row["sent_corrected_at"]) == (at(100 * number + 1200), at(100 * number))
         assert (row["queueing_ms"], row["clock_skew"], row["stored_exact"]) == (7, False, True)
         assert row["deliveries"][0]["started_corrected_at"] == at(100 * number + 9)
 
 
-def test_true_offsets_are_within_the_bounds_and_no_duration_is_negative(spark: SparkSession) -> None:
+class Truth(NamedTuple):
+    """Messages of hosts with wrong clocks: the offset of each host, and when each was sent, stored and delivered."""
+
+    differences: dict[str, float]
+    producers: dict[str, float]
+    times: dict[str, tuple[float, float, float]]
+
+
+def random_hosts() -> tuple[Input, Truth]:
     chance = random.Random(4711)
     producers = {f"10.1.0.{n}": chance.uniform(-5000, 5000) for n in range(4)}
     consumers = {f"10.2.0.{n}": chance.uniform(-5000, 5000) for n in range(4)}
@@ -103,17 +128,24 @@ def test_true_offsets_are_within_the_bounds_and_no_duration_is_negative(spark: S
         cost = by(sender, answered) - by(sender, sent)
         traced = [chance.uniform(0, 600) for _ in range(3)]
         if chance.random() < 0.95:
-            reported.append(Told(pub(item, by(sender, sent), cost_ms=cost), sender, int(answered + traced[0])))
+            reported.append(told(pub(item, by(sender, sent), cost_ms=cost), sender, int(answered + traced[0])))
         if chance.random() < 0.95:
-            reported.append(Told(before(item, f"R{number}", by(consumer, began)), consumer, int(began + traced[1])))
+            reported.append(told(before(item, f"R{number}", by(consumer, began)), consumer, int(began + traced[1])))
         if chance.random() < 0.95:
             end, took = by(consumer, ended), by(consumer, ended) - by(consumer, began)
-            reported.append(Told(after(item, f"R{number}", end, took), consumer, int(ended + traced[2])))
+            reported.append(told(after(item, f"R{number}", end, took), consumer, int(ended + traced[2])))
         if chance.random() < 0.9:
             stored.append(frames.stored(item, int(arrived), offset_message_id=f"OFF-{item}"))
     chance.shuffle(reported)
-    clock_rows, rows = folded(spark, reported, stored)
+    return (reported, stored), Truth(differences, producers, truth)
 
+
+RANDOM_HOSTS, TRUTH = random_hosts()
+
+
+@given.of(RANDOM_HOSTS)
+def test_true_offsets_are_within_the_bounds_and_no_duration_is_negative(clock_rows: Rows, rows: Rows) -> None:
+    differences, producers, truth = TRUTH
     assert {row["host"] for row in clock_rows} == differences.keys()
     for row in clock_rows:
         assert row["lower_ms"] <= differences[row["host"]] <= row["upper_ms"]
@@ -142,50 +174,55 @@ def ms(time: Any) -> float:
     return (time - frames.T0).total_seconds() * 1000  # type: ignore[no-any-return]
 
 
-def test_two_hosts_with_one_address_are_contradictory(spark: SparkSession) -> None:
-    """The clocks differ by 10 s: nothing is corrected, no duration between hosts is computed, and the conflict is reported."""
+def two_hosts_with_one_address() -> Input:
     reported, stored = [], []
     for number, ahead_ms in enumerate((0, 10_000)):
         item = unique_id(number)
         reported += [
-            Told(before(item, f"R{number}", 50 + ahead_ms), "10.0.0.3", 60),
-            Told(after(item, f"R{number}", 57 + ahead_ms), "10.0.0.3", 70),
+            told(before(item, f"R{number}", 50 + ahead_ms), "10.0.0.3", 60),
+            told(after(item, f"R{number}", 57 + ahead_ms), "10.0.0.3", 70),
         ]
         stored.append(frames.stored(item, 45))
-    clock_rows, rows = folded(spark, reported, stored)
+    return reported, stored
+
+
+@given.of(two_hosts_with_one_address())
+def test_two_hosts_with_one_address_are_contradictory(clock_rows: Rows, rows: Rows) -> None:
+    """The clocks differ by 10 s: nothing is corrected, no duration between hosts is computed, and the conflict is reported."""
     (clock,) = clock_rows
     assert clock["lower_ms"] > clock["upper_ms"]
     assert [(row["clock_skew"], row["queueing_ms"], row["consume_cost_ms"]) for row in rows] == [(True, None, 7)] * 2
     assert {row["delivered_corrected_at"] for row in rows} == {None}
 
 
-def ordinary(count: int, host: str = "10.0.0.2") -> tuple[list[Told], list[dict[str, Any]]]:
+def ordinary(count: int, host: str = "10.0.0.2") -> Input:
     """Return messages that a host with a right clock sends and consumes itself, one every 20 ms."""
     reported, stored = [], []
     for number in range(count):
         item, sent_ms = unique_id(number), 20 * number
         reported += [
-            Told(pub(item, sent_ms, cost_ms=4), host, sent_ms + 300),
-            Told(before(item, f"R{number}", sent_ms + 9), host, sent_ms + 310),
-            Told(after(item, f"R{number}", sent_ms + 16), host, sent_ms + 320),
+            told(pub(item, sent_ms, cost_ms=4), host, sent_ms + 300),
+            told(before(item, f"R{number}", sent_ms + 9), host, sent_ms + 310),
+            told(after(item, f"R{number}", sent_ms + 16), host, sent_ms + 320),
         ]
         stored.append(frames.stored(item, sent_ms + 2, offset_message_id=f"OFF-{item}"))
     return reported, stored
 
 
-@pytest.mark.parametrize("wrong", [1, 5, 9])
-def test_contradictory_records_are_discarded_without_affecting_others(spark: SparkSession, wrong: int) -> None:
-    """Sends whose reported end precedes the store time by 48 ms and more."""
+def contradictory(wrong: int) -> Input:
+    """Return sends whose reported end precedes, for some of them, the store time by 48 ms and more."""
     reported, stored = ordinary(20)
     for number in range(wrong):
         stored[number]["store_timestamp"] = at(20 * number + 52 + number)
-        reported[3 * number + 1] = Told(before(unique_id(number), f"R{number}", 20 * number + 70), "10.0.0.2", 900)
-        reported[3 * number + 2] = Told(after(unique_id(number), f"R{number}", 20 * number + 77), "10.0.0.2", 900)
-    clock_rows, rows = folded(spark, reported, stored)
+        reported[3 * number + 1] = told(before(unique_id(number), f"R{number}", 20 * number + 70), "10.0.0.2", 900)
+        reported[3 * number + 2] = told(after(unique_id(number), f"R{number}", 20 * number + 77), "10.0.0.2", 900)
+    return reported, stored
+
+
+def assert_discarded(wrong: int, clock_rows: Rows, rows: Rows) -> None:
     (clock,) = clock_rows
     assert (clock["lower_ms"], clock["upper_ms"], clock["messages"], clock["discarded"]) == (-15, 15, 20, wrong)
     assert clock["discarded_ids"] == [unique_id(number) for number in range(min(wrong, clocks.DISCARDED_IDS_MAX))]
-    rows.sort(key=lambda row: row["message_id"])
     assert {(row["clock_skew"], row["queueing_missing"], row["queueing_ms"]) for row in rows[wrong:]} == {
         (False, None, 7)
     }
@@ -195,30 +232,54 @@ def test_contradictory_records_are_discarded_without_affecting_others(spark: Spa
         assert (row["clock_skew"], row["queueing_ms"]) == (False, 18 - number)
 
 
-@pytest.mark.parametrize(("began_ms", "why"), [(-60, "before its store time"), (5000, "after its trace was stored")])
-def test_a_delivery_that_contradicts_its_clock_is_reported_without_queueing_time(
-    spark: SparkSession, began_ms: int, why: str
-) -> None:
+@given.of(contradictory(1))
+def test_a_contradictory_record_is_discarded_without_affecting_others(clock_rows: Rows, rows: Rows) -> None:
+    assert_discarded(1, clock_rows, rows)
+
+
+@given.of(contradictory(9))
+def test_contradictory_records_are_discarded_without_affecting_others(clock_rows: Rows, rows: Rows) -> None:
+    """Just less than half of all, and more than are listed."""
+    assert_discarded(9, clock_rows, rows)
+
+
+def began_at(began_ms: int) -> Input:
     reported, stored = ordinary(9)
-    reported[1] = Told(before(unique_id(0), "R0", began_ms), "10.0.0.2", 310)
-    reported[2] = Told(after(unique_id(0), "R0", began_ms + 7), "10.0.0.2", 320)
-    clock_rows, rows = folded(spark, reported, stored)
+    reported[1] = told(before(unique_id(0), "R0", began_ms), "10.0.0.2", 310)
+    reported[2] = told(after(unique_id(0), "R0", began_ms + 7), "10.0.0.2", 320)
+    return reported, stored
+
+
+def assert_outlier(clock_rows: Rows, rows: Rows) -> None:
     assert [(row["discarded"], row["discarded_ids"]) for row in clock_rows] == [(1, [unique_id(0)])]
-    rows.sort(key=lambda row: row["message_id"])
     bad, *others = rows
     assert (bad["clock_skew"], bad["queueing_missing"], bad["queueing_ms"]) == (True, "outlier", None)
     assert (bad["delivered_corrected_at"], bad["deliveries"][0]["clock_ms"], bad["consume_cost_ms"]) == (None, None, 7)
     assert {(row["clock_skew"], row["queueing_ms"]) for row in others} == {(False, 7)}
 
 
-def test_two_equally_frequent_clocks_of_one_address_have_no_majority(spark: SparkSession) -> None:
+@given.of(began_at(-60))
+def test_a_delivery_before_its_store_time_is_an_outlier_without_queueing_time(clock_rows: Rows, rows: Rows) -> None:
+    assert_outlier(clock_rows, rows)
+
+
+@given.of(began_at(5000))
+def test_a_delivery_after_its_trace_was_stored_is_an_outlier(clock_rows: Rows, rows: Rows) -> None:
+    assert_outlier(clock_rows, rows)
+
+
+def two_clocks() -> Input:
     reported, stored = ordinary(10)
     for at_, item in enumerate(reported):
         if at_ // 3 % 2:
-            reported[at_] = item._replace(
-                event=msgspec.structs.replace(item.event, timestamp_ms=item.event.timestamp_ms + 10_000)
-            )
-    clock_rows, rows = folded(spark, reported, stored)
+            (event,) = item.events
+            later = msgspec.structs.replace(event, timestamp_ms=event.timestamp_ms + 10_000)
+            reported[at_] = item._replace(events=[later])
+    return reported, stored
+
+
+@given.of(two_clocks())
+def test_two_equally_frequent_clocks_of_one_address_have_no_majority(clock_rows: Rows, rows: Rows) -> None:
     (clock,) = clock_rows
     assert clock["lower_ms"] > clock["upper_ms"]
     assert (clock["discarded"], clock["discarded_ids"]) == (10, [])

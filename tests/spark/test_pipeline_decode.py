@@ -153,36 +153,30 @@ def test_a_row_contains_the_position_of_its_record(spark: SparkSession) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("record", "reason"),
-    [
-        ("Reply\x011\x01r", "unknown record type Reply"),
-        ("Recall\x011\x01r", "Recall with 3 fields is too short"),
-        ("Recall\x01x\x01r\x01P\x01T\x01M\x01true", "Recall with an invalid or out-of-range time"),
-        ("SubAfter\x01R\x01,\x011\x01true\x01k\x010", "SubAfter without a message id"),
-        ("Pub\x011\x01r", "Pub with 3 fields is too short"),
-        ("SubBefore\x01soon\x01r\x01G\x01R\x01M\x010\x01k", "SubBefore with an invalid or out-of-range time"),
-        (
-            "SubBefore\x0199999999999999999\x01r\x01G\x01R\x01M\x010\x01k",
-            "SubBefore with an invalid or out-of-range time",
-        ),
-        (
-            "SubBefore\x011\x01r\x01G\x01R\x01M\x0199999999999\x01k",
-            "SubBefore with an invalid or out-of-range number",
-        ),
-        ("SubBefore\x011\x01r\x01G\x01R\x01null\x010\x01k", "SubBefore without a message id"),
-        ("{}", "unknown record type {}"),
-    ],
-)
-def test_a_malformed_record_is_rejected_with_a_reason_and_affects_no_other(
-    spark: SparkSession, record: str, reason: str
-) -> None:
+MALFORMED = {
+    "Reply\x011\x01r": "unknown record type Reply",
+    "Recall\x011\x01r": "Recall with 3 fields is too short",
+    "Recall\x01x\x01r\x01P\x01T\x01M\x01true": "Recall with an invalid or out-of-range time",
+    "SubAfter\x01R\x01,\x011\x01true\x01k\x010": "SubAfter without a message id",
+    "Pub\x011\x01r": "Pub with 3 fields is too short",
+    "SubBefore\x01soon\x01r\x01G\x01R\x01M\x010\x01k": "SubBefore with an invalid or out-of-range time",
+    "SubBefore\x0199999999999999999\x01r\x01G\x01R\x01M\x010\x01k": "SubBefore with an invalid or out-of-range time",
+    "SubBefore\x011\x01r\x01G\x01R\x01M\x0199999999999\x01k": "SubBefore with an invalid or out-of-range number",
+    "SubBefore\x011\x01r\x01G\x01R\x01null\x010\x01k": "SubBefore without a message id",
+    "{}": "unknown record type {}",
+}
+
+
+def test_a_malformed_record_is_rejected_with_a_reason_and_affects_no_other(spark: SparkSession) -> None:
     good = trace_codec.encode(frames.pub("A"))
-    events, rejects = decoded(spark, (good + record + "\x02" + good).encode())
-    assert [row["record_index"] for row in events] == [0, 2]
-    (reject,) = rejects
-    assert (reject["record"], reject["reason"], reject["record_index"]) == (record, reason, 1)
-    assert (reject["trace_broker"], reject["trace_queue_offset"]) == ("broker-a", 0)
+    events, rejects = decoded(spark, *((good + record + "\x02" + good).encode() for record in MALFORMED))
+    places = [(row["trace_queue_offset"], row["record_index"]) for row in events]
+    assert places == [(offset, index) for offset in range(len(MALFORMED)) for index in (0, 2)]
+    assert [(row["record"], row["reason"]) for row in rejects] == list(MALFORMED.items())
+    assert [(row["trace_queue_offset"], row["record_index"]) for row in rejects] == [
+        (offset, 1) for offset in range(len(MALFORMED))
+    ]
+    assert {row["trace_broker"] for row in rejects} == {"broker-a"}
 
 
 def test_invalid_utf8_does_not_fail_the_query(spark: SparkSession) -> None:

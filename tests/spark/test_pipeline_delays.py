@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import record_cases
 from record_frames import SCHEMA, T0, Log, Row, Tables, at, unique_id
+from trace_cases import Results
 
 from ariane.pipeline.tables import delays, messages
 from ariane.tables import DELAYS, MESSAGES, RECORD_POSITIONS, time_buckets
@@ -25,8 +27,17 @@ A, B, C = unique_id(1), unique_id(2), unique_id(3)
 DAY_MS = 86_400_000
 
 
-def folded(spark: SparkSession, *batches: list[Row], schema: str = SCHEMA, **more: Any) -> list[dict[str, Any]]:
-    tables = Tables(spark, batches, schema)
+given = record_cases.Cases()
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> Results:
+    """Return the delays of all inputs."""
+    return given.split(computed(given.tables(spark)))
+
+
+def computed(tables: Tables, **more: Any) -> Rows:
     rows = delays.delays(tables.messages, tables.marks, **more).toArrow().to_pylist()
     check_rows(rows)
     return sorted(rows, key=lambda row: (row["message_id"], row["commit_log_offset"] or 0))
@@ -46,14 +57,19 @@ def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
         assert result == [*expected, ("bucket", "string")]
 
 
-def test_a_level_a_timer_and_a_retry_have_their_rows(spark: SparkSession) -> None:
+def level_timer_and_retry() -> list[Row]:
     log = Log()
     level, time = log.level(A, 100, 3), log.timer(B, 200, 5000)
     retry = log.level(C, 300, 4, "%RETRY%G", reconsume_times=1)
     log.deliver(time, 5012)
     log.deliver(level, 10_350)
     log.deliver(retry, 30_299)
-    item, two, three = folded(spark, log.rows)
+    return log.rows
+
+
+@given(level_timer_and_retry())
+def test_a_level_a_timer_and_a_retry_have_their_rows(rows: Rows) -> None:
+    item, two, three = rows
     assert item == {
         "message_id": A, "broker": "broker-a", "topic": "T", "kind": "level", "level": 3, "scheduled_at": at(10_100),
         "stored_at": at(100), "delivered_at": at(10_350), "lateness_ms": 250, "state": "delivered", "cancelled_at": None,
@@ -63,12 +79,17 @@ def test_a_level_a_timer_and_a_retry_have_their_rows(spark: SparkSession) -> Non
     assert (brief(three), three["topic"]) == (("retry", 4, "delivered", -1), "%RETRY%G")
 
 
-def test_a_delayed_message_is_pending_until_delivered_or_cancelled(spark: SparkSession) -> None:
+def pending_and_cancelled() -> list[Row]:
     log = Log()
     log.level(A, 0, 1)
     log.timer(B, 0, 3000)
     log.cancel(log.timer(C, 0, 4000), 1500)
-    waiting, due, gone = folded(spark, log.rows)
+    return log.rows
+
+
+@given(pending_and_cancelled())
+def test_a_delayed_message_is_pending_until_delivered_or_cancelled(rows: Rows) -> None:
+    waiting, due, gone = rows
     assert (brief(waiting), waiting["delivered_at"]) == (("level", 1, "pending", None), None)
     assert brief(due) == ("time", None, "pending", None)
     assert (brief(gone), gone["cancelled_at"], gone["scheduled_at"]) == (
@@ -78,8 +99,9 @@ def test_a_delayed_message_is_pending_until_delivered_or_cancelled(spark: SparkS
     )
 
 
-def many(log: Log) -> None:
-    """Add a message that failed twice, one sent twice under one id, a moved timer, and more."""
+def many() -> Log:
+    """Return a message that failed twice, one sent twice under one id, a moved timer, and more."""
+    log = Log()
     first = log.level(A, 0, 2)
     log.deliver(first, 5003)
     for number in (1, 2):
@@ -92,12 +114,14 @@ def many(log: Log) -> None:
     log.deliver(log.moved(log.moved(timer, 30_000), 60_000), 90_004)
     log.put("T", unique_id(9), 5, {"TIMER_DELIVER_MS": "1"})  # its time was over: it never waited
     log.put("T", unique_id(10), 5, {"DELAY": "0"})
+    return log
 
 
-def test_deliveries_are_matched_to_their_delayed_records(spark: SparkSession) -> None:
-    log = Log()
-    many(log)
-    rows = folded(spark, log.rows)
+MANY = many()
+
+
+@given(MANY.rows)
+def test_deliveries_are_matched_to_their_delayed_records(rows: Rows) -> None:
     assert [(row["message_id"], *brief(row)) for row in rows] == [
         (A, "level", 2, "delivered", 3), (A, "retry", 3, "delivered", 1), (A, "retry", 4, "delivered", 2),
         (B, "level", 1, "delivered", 0), (B, "level", 1, "delivered", 1), (C, "time", None, "delivered", 4),
@@ -105,41 +129,63 @@ def test_deliveries_are_matched_to_their_delayed_records(spark: SparkSession) ->
     assert rows[-1]["stored_at"] == at(0)
 
 
-def test_results_do_not_depend_on_order_or_duplicates(spark: SparkSession) -> None:
-    log = Log()
-    many(log)
+def more() -> list[Row]:
+    log = many()
     log.cancel(log.timer(unique_id(4), 0, 4000), 1500)
-    expected = folded(spark, log.rows)
-    for seed in range(3):
-        rows = log.rows * 2
-        random.Random(seed).shuffle(rows)
-        assert folded(spark, rows[:7], rows[7:]) == expected
+    return log.rows
 
 
-def test_java_deliveries_match_without_prepared_offsets(spark: SparkSession) -> None:
-    log = Log()
-    many(log)
+def shuffled(seed: int) -> tuple[list[Row], list[Row]]:
+    """Return each record twice, in two batches."""
+    rows = random.Random(seed).sample(more() * 2, 2 * len(more()))
+    return rows[:7], rows[7:]
+
+
+@given(more())
+@given(*shuffled(0))
+@given(*shuffled(1))
+@given(*shuffled(2))
+def test_results_do_not_depend_on_order_or_duplicates(inputs: list[Rows]) -> None:
+    expected, *others = inputs
+    assert others == [expected] * 3
+
+
+@given(MANY.rows)
+def test_java_deliveries_match_without_prepared_offsets(spark: SparkSession, rows: Rows) -> None:
     without = SCHEMA.replace(", prepared_transaction_offset BIGINT", "")
-    rows = [{name: value for name, value in row.items() if name != "prepared_transaction_offset"} for row in log.rows]
+    bare = [{name: value for name, value in row.items() if name != "prepared_transaction_offset"} for row in MANY.rows]
     moved = [
         row["commit_log_offset"]
-        for row in log.rows
+        for row in MANY.rows
         if row["prepared_transaction_offset"] < 0 and "wheel" in row["topic"]
     ]
     # Who cannot see that a timer was moved takes its copies for messages of their own, that are never delivered.
-    result = folded(spark, rows, schema=without)
-    assert [row for row in result if row["commit_log_offset"] not in moved] == folded(spark, log.rows)
-    java = Log()
-    java.deliver(java.level(A, 0, 1), 1080, by_java=True)
-    assert [brief(row) for row in folded(spark, java.rows)] == [("level", 1, "delivered", 80)]
+    result = computed(Tables(spark, [bare], without))
+    assert [row for row in result if row["commit_log_offset"] not in moved] == rows
 
 
-def test_a_moved_timer_is_cancelled(spark: SparkSession) -> None:
+def delivered_by_java() -> list[Row]:
+    log = Log()
+    log.deliver(log.level(A, 0, 1), 1080, by_java=True)
+    return log.rows
+
+
+@given(delivered_by_java())
+def test_a_java_delivery_has_its_row(rows: Rows) -> None:
+    assert [brief(row) for row in rows] == [("level", 1, "delivered", 80)]
+
+
+def moved_and_cancelled() -> list[Row]:
     log = Log()
     log.cancel(log.moved(log.timer(A, 0, 90_000), 30_000), 31_000)
-    (row,) = folded(spark, log.rows)
+    return log.rows
+
+
+@given(moved_and_cancelled())
+@given(moved_and_cancelled()[1:])
+def test_a_moved_timer_is_cancelled(inputs: list[Rows]) -> None:
+    (row,), (alone,) = inputs
     assert (brief(row), row["cancelled_at"], row["stored_at"]) == (("time", None, "cancelled", None), at(31_000), at(0))
-    (alone,) = folded(spark, log.rows[1:])
     assert (brief(alone), alone["stored_at"], alone["scheduled_at"]) == (
         ("time", None, "cancelled", None),
         None,
@@ -147,11 +193,16 @@ def test_a_moved_timer_is_cancelled(spark: SparkSession) -> None:
     )
 
 
-def test_a_delivery_whose_delayed_record_was_removed(spark: SparkSession) -> None:
+def deliveries_alone() -> list[Row]:
     log = Log()
     log.deliver(log.level(A, 0, 1), 1003)
     log.deliver(log.timer(B, 0, 2000), 2003)
-    level, time = folded(spark, [row for row in log.rows if row["topic"] == "T"])
+    return [row for row in log.rows if row["topic"] == "T"]
+
+
+@given(deliveries_alone())
+def test_a_delivery_whose_delayed_record_was_removed(rows: Rows) -> None:
+    level, time = rows
     assert (brief(level), level["scheduled_at"], level["stored_at"]) == (("level", 1, "delivered", None), None, None)
     assert (brief(time), time["scheduled_at"], time["stored_at"]) == (("time", None, "delivered", 3), at(2000), None)
 
@@ -160,15 +211,20 @@ def test_changed_and_unlisted_delay_levels(spark: SparkSession) -> None:
     log = Log()
     log.deliver(log.level(A, 0, 2), 7000)
     log.deliver(log.level(B, 0, 3), 7000)
-    changed, beyond = folded(spark, log.rows, levels_ms=(1000, 6990))
+    changed, beyond = computed(Tables(spark, [log.rows]), levels_ms=(1000, 6990))
     assert (changed["scheduled_at"], changed["lateness_ms"]) == (at(6990), 10)
     assert (beyond["scheduled_at"], beyond["lateness_ms"], beyond["state"]) == (None, None, "delivered")
 
 
-def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSession) -> None:
+def a_month_later() -> list[Row]:
     log = Log()
     log.deliver(log.timer(A, 0, 40 * DAY_MS), 40 * DAY_MS + 2)
-    (row,) = folded(spark, log.rows)
+    return log.rows
+
+
+@given(a_month_later())
+def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSession, rows: Rows) -> None:
+    (row,) = rows
     assert (brief(row), row["bucket"]) == (
         ("time", None, "delivered", 2),
         time_buckets.bucket_of_time(int(T0.timestamp() * 1000)),

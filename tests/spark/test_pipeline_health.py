@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import trace_cases
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
@@ -46,23 +47,18 @@ def messages(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     return frame.withColumn("bucket", bucket_columns.bucket_of_message(F.col("message_id"), F.col("store_timestamp")))
 
 
-def found(
-    spark: SparkSession, bodies: list[list[TraceEvent]], records: list[dict[str, Any]]
-) -> dict[str, list[dict[str, Any]]]:
-    """Return rows by kind, without null columns."""
-    frame = health.health(frames.events(spark, *bodies), messages(spark, *records))
-    by_kind: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(frames.rows(frame), key=repr):
-        by_kind.setdefault(row["kind"], []).append({name: value for name, value in row.items() if value is not None})
-    return by_kind
+given = trace_cases.Cases()
+Rows = list[dict[str, Any]]
 
 
-def in_one_slot(
-    spark: SparkSession, bodies: list[list[TraceEvent]], records: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return rows as if all ids belonged to one bucket; the tests' ids contain no time, and their hashes differ."""
-    inputs = (frames.events(spark, *bodies), messages(spark, *records))
-    return frames.rows(health.health(*(frame.selectExpr("* EXCEPT (bucket)", "'S' AS bucket") for frame in inputs)))
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> trace_cases.Results:
+    """Return the findings of all inputs."""
+    return given.split(sorted(frames.rows(health.health(*given.frames(spark))), key=repr))
+
+
+def of_kind(rows: Rows, kind: str) -> Rows:
+    return [row for row in rows if row["kind"] == kind]
 
 
 def ids(row: dict[str, Any]) -> list[str]:
@@ -82,45 +78,44 @@ def test_the_columns_match_the_table_schema(spark: SparkSession) -> None:
     ]
 
 
-def test_duplicate_consumption_duplicate_storage_and_unconsumed_messages_are_found(spark: SparkSession) -> None:
-    bodies: list[list[TraceEvent]] = [
-        [pub("A"), pub("B"), pub("C")],
-        [before("A", "R1", 10), after("A", "R1", 12), before("B", "R2", 10), after("B", "R2", 12, code=4)],
-        [before("A", "R3", 20), after("A", "R3", 22), before("B", "R4", 20, retry_times=1), after("B", "R4", 22)],
-    ]
-    records = [record("A", 0), record("B", 1), record("C", 2), record("C", 3, offset_message_id="OFF-again")]
-    once = found(spark, bodies, records)
-    (twice,) = once[kinds.CONSUMED_TWICE]
+BODIES: list[list[TraceEvent]] = [
+    [pub("A"), pub("B"), pub("C")],
+    [before("A", "R1", 10), after("A", "R1", 12), before("B", "R2", 10), after("B", "R2", 12, code=4)],
+    [before("A", "R3", 20), after("A", "R3", 22), before("B", "R4", 20, retry_times=1), after("B", "R4", 22)],
+]
+RECORDS = [record("A", 0), record("B", 1), record("C", 2), record("C", 3, offset_message_id="OFF-again")]
+
+
+@given(*BODIES, stored=RECORDS)
+@given(*reversed(BODIES), *BODIES, stored=[*reversed(RECORDS), *RECORDS])
+def test_duplicate_consumption_duplicate_storage_and_unconsumed_messages_are_found(inputs: list[Rows]) -> None:
+    once, again = inputs
+    (twice,) = of_kind(once, kinds.CONSUMED_TWICE)
     assert (twice["consumer_group"], twice["topic"], twice["count"], ids(twice)) == ("G", "T", 1, ["A"])
     assert (twice["worst"], twice["examples"][0]["detail"]) == (2, "2 successes at 1 hosts")
     assert twice["minute"] == minute(at(0)), "the broker's clock, not the consumer's"
-    (stored,) = once[kinds.STORED_TWICE]
+    (stored,) = of_kind(once, kinds.STORED_TWICE)
     assert (stored["topic"], stored["count"], stored["worst"], ids(stored)) == ("T", 1, 2, ["C"])
     assert stored["examples"][0]["detail"] == "OFF-C OFF-again"
-    assert sorted((row["consumer_group"], *ids(row)) for row in once[kinds.STORED] if "consumer_group" in row) == [
-        ("G", "A"),
-        ("G", "B"),
-    ]
-    assert [ids(row) for row in once[kinds.STORED] if "consumer_group" not in row] == [["C"]]
-    assert kinds.OUT_OF_ORDER not in once
-    assert kinds.CLOCK_AHEAD not in once
-    assert found(spark, [*reversed(bodies), *bodies], [*reversed(records), *records]) == once
+    known = {row["consumer_group"]: sorted(ids(row)) for row in of_kind(once, kinds.STORED)}
+    assert known == {"G": ["A", "B"], None: ["C"]}
+    assert of_kind(once, kinds.OUT_OF_ORDER) == of_kind(once, kinds.CLOCK_AHEAD) == []
+    assert again == once
 
 
-def test_messages_not_yet_consumable_are_not_reported_as_unconsumed(spark: SparkSession) -> None:
-    half, delayed = pub("H", message_type=MessageType.HALF), pub("D", message_type=MessageType.DELAY)
-    rows = found(spark, [[half, delayed, pub("F", success=False)]], [])
-    assert rows == {}
+@given(
+    [pub("H", message_type=MessageType.HALF), pub("D", message_type=MessageType.DELAY), pub("F", success=False)],
+)
+def test_messages_not_yet_consumable_are_not_reported_as_unconsumed(rows: Rows) -> None:
+    assert rows == []
 
 
-def test_stored_messages_are_counted_by_tag_and_consumer_group(spark: SparkSession) -> None:
-    bodies: list[list[TraceEvent]] = [
-        [before("1", "R1", 10, "G"), before("2", "R2", 10, "G"), before("1", "R3", 10, "H")],
-    ]
-    rows = in_one_slot(
-        spark, bodies, [record("1", 0), record("2", 1), record("3", 2, tags="b"), record("4", 3, tags="b")]
-    )
-    stored = [row for row in rows if row["kind"] == kinds.STORED]
+@given(
+    [before("1", "R1", 10, "G"), before("2", "R2", 10, "G"), before("1", "R3", 10, "H")],
+    stored=[record("1", 0), record("2", 1), record("3", 2, tags="b"), record("4", 3, tags="b")],
+)
+def test_stored_messages_are_counted_by_tag_and_consumer_group(rows: Rows) -> None:
+    stored = of_kind(rows, kinds.STORED)
     assert sorted((row["consumer_group"] or "", row["cause"], row["count"], ids(row)) for row in stored) == [
         ("", "b", 2, ["3", "4"]),
         ("G", "a", 1, ["2"]),
@@ -129,29 +124,27 @@ def test_stored_messages_are_counted_by_tag_and_consumer_group(spark: SparkSessi
 
 
 ORDERED = {"properties": {"__SHARDINGKEY": "order-1"}}
+THREE = [record(name, place, **ORDERED) for place, name in enumerate("123")]
+IN_ORDER = [before("1", "A", 10), before("2", "B", 20), before("3", "C", 30)]
+SECOND_FIRST = [before("1", "A", 50), before("2", "B", 20)]
 
 
-def disorder(spark: SparkSession, begun: list[TraceEvent], records: list[dict[str, Any]]) -> list[Any]:
-    rows = in_one_slot(spark, [begun], records)
-    return sorted((row["cause"], row["worst"], ids(row)) for row in rows if row["kind"] == kinds.OUT_OF_ORDER)
+@given([*SECOND_FIRST, before("3", "C", 60)], stored=THREE)
+def test_a_first_delivery_before_an_earlier_message_is_out_of_order(rows: Rows) -> None:
+    disorder = [(row["cause"], row["worst"], ids(row)) for row in of_kind(rows, kinds.OUT_OF_ORDER)]
+    assert disorder == [("one client", 30, ["2"])]
 
 
-def test_a_first_delivery_before_an_earlier_message_is_out_of_order(spark: SparkSession) -> None:
-    three = [record(name, place, **ORDERED) for place, name in enumerate("123")]
-    in_order: list[TraceEvent] = [before("1", "A", 10), before("2", "B", 20), before("3", "C", 30)]
-    assert disorder(spark, in_order, three) == []
-    retried = [*in_order, before("1", "D", 40, retry_times=1)]
-    assert disorder(spark, retried, three) == [], "a retry is no disorder"
-    assert disorder(spark, [before("1", "A", 50), before("2", "B", 20), before("3", "C", 60)], three) == [
-        ("one client", 30, ["2"])
-    ]
-    elsewhere: list[TraceEvent] = [before("1", "A", 50), before("2", "B", 20)]
-    apart = [record("1", 0, **ORDERED), record("2", 1, queue_id=1, **ORDERED)]
-    assert disorder(spark, elsewhere, apart) == [], "another queue"
-    other_key = [record("1", 0, **ORDERED), record("2", 1)]
-    assert disorder(spark, elsewhere, other_key) == [], "another key"
-    only_retry = [before("1", "A", 50, retry_times=1), before("2", "B", 20)]
-    assert disorder(spark, only_retry, three) == [], "the first delivery of 1 is not known"
+@given(IN_ORDER, stored=THREE)
+@given([*IN_ORDER, before("1", "D", 40, retry_times=1)], stored=THREE)
+@given(SECOND_FIRST, stored=[record("1", 0, **ORDERED), record("2", 1, queue_id=1, **ORDERED)])
+@given(SECOND_FIRST, stored=[record("1", 0, **ORDERED), record("2", 1)])
+@given([before("1", "A", 50, retry_times=1), before("2", "B", 20)], stored=THREE)
+def test_what_is_no_disorder(inputs: list[Rows]) -> None:
+    in_order, retried, other_queue, other_key, first_delivery_unknown = (
+        of_kind(rows, kinds.OUT_OF_ORDER) for rows in inputs
+    )
+    assert in_order == retried == other_queue == other_key == first_delivery_unknown == []
 
 
 def unique(counted_ms: int, number: int) -> str:
@@ -175,43 +168,60 @@ def test_out_of_order_pairs_are_found_across_bucket_boundaries(spark: SparkSessi
     assert sorted(repeated, key=repr) == sorted((row for row in everything if row["bucket"] == buckets[2]), key=repr)
 
 
-def test_a_fast_clock_is_reported_with_its_lower_bound(spark: SparkSession) -> None:
-    ahead = {"born_host": "10.0.0.7:4000"}
-    rows = found(spark, [], [
-        record("1", 0, 0, born_timestamp=at(1200), **ahead), record("2", 1, 0, born_timestamp=at(300), **ahead),
-        record("3", 2, 0, born_timestamp=at(-5), **ahead),
-    ])  # fmt: skip
-    assert sorted((row["host"], row["topic"], row["count"], row["worst"]) for row in rows[kinds.CLOCK_AHEAD]) == [
-        ("10.0.0.7", "T", 1, 300), ("10.0.0.7", "T", 1, 1200),
-    ]  # fmt: skip
+AHEAD = {"born_host": "10.0.0.7:4000"}
 
 
-def test_clients_without_traces_are_reported(spark: SparkSession) -> None:
-    retried = record("2", 5, topic="%RETRY%H", properties={"RETRY_TOPIC": "T"}, reconsume_times=1)
-    rows = found(spark, [[pub("1")], [before("1", "R", 10, "G")]], [record("1", 0), record("2", 1), retried])
-    assert sorted((row["cause"], row["host"], row["topic"], ids(row)) for row in rows[kinds.SENT]) == [
+@given(
+    stored=[
+        record("1", 0, born_timestamp=at(1200), **AHEAD),
+        record("2", 1, born_timestamp=at(300), **AHEAD),
+        record("3", 2, born_timestamp=at(-5), **AHEAD),
+    ]
+)
+def test_a_fast_clock_is_reported_with_its_lower_bound(rows: Rows) -> None:
+    (row,) = of_kind(rows, kinds.CLOCK_AHEAD)
+    assert (row["host"], row["topic"], row["count"], row["worst"]) == ("10.0.0.7", "T", 2, 1200)
+    assert [(item["worst"], item["message_id"]) for item in row["examples"]] == [(1200, "1"), (300, "2")]
+
+
+@given(
+    [pub("1")],
+    [before("1", "R", 10, "G")],
+    stored=[
+        record("1", 0),
+        record("2", 1),
+        record("2", 5, topic="%RETRY%H", properties={"RETRY_TOPIC": "T"}, reconsume_times=1),
+    ],
+)
+def test_clients_without_traces_are_reported(rows: Rows) -> None:
+    sent = of_kind(rows, kinds.SENT)
+    assert sorted((row["cause"], row["host"], row["topic"], ids(row)) for row in sent) == [
         ("traced", "10.0.0.9", "T", ["1"]),
         ("untraced", "10.0.0.9", "T", ["2"]),
     ]
-    assert [(row["consumer_group"], row["topic"], row["count"]) for row in rows[kinds.RETRIED]] == [("H", "T", 1)]
+    retried = of_kind(rows, kinds.RETRIED)
+    assert [(row["consumer_group"], row["topic"], row["count"]) for row in retried] == [("H", "T", 1)]
 
 
-def test_dead_letters_have_the_result_of_the_last_attempt(spark: SparkSession) -> None:
-    failed: list[TraceEvent] = [
-        before("1", "R1", 10), after("1", "R1", 12, code=4), before("1", "R2", 900, retry_times=1),
-        after("1", "R2", 950, code=2),
-    ]  # fmt: skip
-    dead = {"topic": "%DLQ%G", "properties": {"RETRY_TOPIC": "T"}, "reconsume_times": 16}
-    rows = found(spark, [failed], [record("1", 0, **dead), record("2", 1, **dead)])
-    assert sorted((row["cause"], row["consumer_group"], row["topic"], ids(row)) for row in rows[kinds.DEAD_LETTER]) == [
+DEAD = {"topic": "%DLQ%G", "properties": {"RETRY_TOPIC": "T"}, "reconsume_times": 16}
+
+
+@given(
+    [before("1", "R1", 10), after("1", "R1", 12, code=4)],
+    [before("1", "R2", 900, retry_times=1), after("1", "R2", 950, code=2)],
+    stored=[record("1", 0, **DEAD), record("2", 1, **DEAD)],
+)
+def test_dead_letters_have_the_result_of_the_last_attempt(rows: Rows) -> None:
+    dead = of_kind(rows, kinds.DEAD_LETTER)
+    assert sorted((row["cause"], row["consumer_group"], row["topic"], ids(row)) for row in dead) == [
         ("exception", "G", "T", ["1"]),
         ("no trace", "G", "T", ["2"]),
     ]
 
 
-def test_examples_are_the_worst_cases_and_the_count_covers_all(spark: SparkSession) -> None:
-    records = [record(str(n), n, 0, born_timestamp=at(n + 1)) for n in range(40)]
-    (row,) = (row for row in in_one_slot(spark, [], records) if row["kind"] == kinds.CLOCK_AHEAD)
+@given(stored=[record(str(n), n, born_timestamp=at(n + 1)) for n in range(40)])
+def test_examples_are_the_worst_cases_and_the_count_covers_all(rows: Rows) -> None:
+    (row,) = of_kind(rows, kinds.CLOCK_AHEAD)
     assert (row["count"], row["worst"], ids(row)) == (40, 40, [str(n) for n in range(39, 39 - kinds.MAX_EXAMPLES, -1)])
 
 

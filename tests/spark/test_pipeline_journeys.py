@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import trace_cases
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def folded(
-    spark: SparkSession, *bodies: list[TraceEvent], stored: list[dict[str, Any]] | None = None
-) -> list[dict[str, Any]]:
-    """Return the journeys of one trace message per event list, and of these stored records."""
-    messages = frames.solid(spark, frames.stored_messages(spark, stored or []))
-    rows = frames.rows(_journeys(spark, frames.solid(spark, frames.events(spark, *bodies)), messages))
-    return sorted(rows, key=lambda row: (row["message_id"], row["consumer_group"] or ""))
+given = trace_cases.Cases()
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> trace_cases.Results:
+    """Return the journeys of all inputs."""
+    rows = frames.rows(_journeys(spark, *given.frames(spark)))
+    return given.split(sorted(rows, key=lambda row: (row["message_id"], row["consumer_group"] or "")))
 
 
 def _journeys(spark: SparkSession, events: DataFrame, messages: DataFrame) -> DataFrame:
@@ -42,14 +45,14 @@ def test_the_columns_match_the_table_schema(spark: SparkSession) -> None:
     ]
 
 
-def test_a_message_consumed_by_two_groups_has_two_rows(spark: SparkSession) -> None:
-    audit, billing = folded(
-        spark,
-        [pub("M", 0, cost_ms=3)],
-        [before("M", "R1", 10, "billing"), after("M", "R1", 14, 4, 2, "billing")],
-        [before("M", "R2", 1010, "billing", 1), after("M", "R2", 1015, 5, 0, "billing")],
-        [before("M", "R3", 20, "audit"), after("M", "R3", 28, 8, 0, "audit")],
-    )
+@given(
+    [pub("M", 0, cost_ms=3)],
+    [before("M", "R1", 10, "billing"), after("M", "R1", 14, 4, 2, "billing")],
+    [before("M", "R2", 1010, "billing", 1), after("M", "R2", 1015, 5, 0, "billing")],
+    [before("M", "R3", 20, "audit"), after("M", "R3", 28, 8, 0, "audit")],
+)
+def test_a_message_consumed_by_two_groups_has_two_rows(rows: Rows) -> None:
+    audit, billing = rows
     first, second = billing.pop("deliveries")
     assert (first["request_id"], first["started_at"], first["ended_at"], first["result"]) == (
         "R1",
@@ -62,7 +65,7 @@ def test_a_message_consumed_by_two_groups_has_two_rows(spark: SparkSession) -> N
         "host": "10.0.0.9:5000", "region": None, "clock_ms": None, "clock_error_ms": None, "started_corrected_at": None,
         "ended_corrected_at": None,
     }  # fmt: skip
-    assert {name: value for name, value in billing.items() if value is not None and name != "bucket"} == {
+    assert {name: value for name, value in billing.items() if value is not None} == {
         "message_id": "M", "consumer_group": "billing", "topic": "T", "keys": "key-M", "tags": "a", "producer_group": "P",
         "message_type": 0, "region": "r", "stored_exact": False, "consumed_times": 1, "retries": 1,
         "producer_host": "10.0.0.9:5000", "store_host": "10.0.0.1:10911", "offset_message_id": "OFF-M", "sent_at": at(0),
@@ -73,98 +76,113 @@ def test_a_message_consumed_by_two_groups_has_two_rows(spark: SparkSession) -> N
     assert (audit["consumer_group"], audit["attempts"], audit["queueing_ms"]) == ("audit", 1, 17)
 
 
-def test_an_unconsumed_message_has_a_journey(spark: SparkSession) -> None:
-    (row,) = folded(spark, [pub("M")])
+@given([pub("M")])
+def test_an_unconsumed_message_has_a_journey(rows: Rows) -> None:
+    (row,) = rows
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "topic", "keys", "tags", "producer_group", "producer_host", "store_host", "offset_message_id",
-        "sent_at", "send_cost_ms", "stored_at", "stored_exact", "sends", "sent_ok", "message_type", "region", "bucket",
+        "sent_at", "send_cost_ms", "stored_at", "stored_exact", "sends", "sent_ok", "message_type", "region",
     }  # fmt: skip
 
 
-def test_a_message_without_a_send_trace_has_a_journey(spark: SparkSession) -> None:
-    (row,) = folded(spark, [before("M", "R", 10), after("M", "R", 17)])
+@given([before("M", "R", 10), after("M", "R", 17)])
+def test_a_message_without_a_send_trace_has_a_journey(rows: Rows) -> None:
+    (row,) = rows
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "consumer_group", "keys", "delivered_at", "consume_cost_ms", "consumed_at", "attempts", "result",
-        "consumer_host", "deliveries", "consumed_times", "retries", "bucket", "queueing_missing",
+        "consumer_host", "deliveries", "consumed_times", "retries", "queueing_missing",
     }  # fmt: skip
 
 
-def test_a_running_listener_has_an_unknown_result(spark: SparkSession) -> None:
-    (row,) = folded(spark, [pub("M")], [before("M", "R", 10)])
+@given([pub("M")], [before("M", "R", 10)])
+def test_a_running_listener_has_an_unknown_result(rows: Rows) -> None:
+    (row,) = rows
     assert (row["delivered_at"], row["consumed_at"], row["consume_cost_ms"]) == (at(10), None, None)
     assert (row["result"], row["attempts"]) == ("unknown", 1)
 
 
-def test_a_late_consume_end_updates_the_journey(spark: SparkSession) -> None:
-    begun = [[pub("M")], [before("M", "R", 10)]]
-    (early,) = folded(spark, *begun)
-    (late,) = folded(spark, *begun, [after("M", "R", 17)])
+@given([pub("M")], [before("M", "R", 10)])
+@given([pub("M")], [before("M", "R", 10)], [after("M", "R", 17)])
+def test_a_late_consume_end_updates_the_journey(inputs: list[Rows]) -> None:
+    (early,), (late,) = inputs
     end = {"result": "success", "ended_at": at(17), "cost_ms": 7}
     changed = {"result": "success", "consumed_at": at(17), "consume_cost_ms": 7, "consumed_times": 1}
     assert late == early | changed | {"deliveries": [early["deliveries"][0] | end]}
 
 
-def test_a_lost_consume_start_is_derived_from_its_end(spark: SparkSession) -> None:
-    (row,) = folded(spark, [pub("M")], [after("M", "R", 17, cost_ms=7)])
+@given([pub("M")], [after("M", "R", 17, cost_ms=7)])
+def test_a_lost_consume_start_is_derived_from_its_end(rows: Rows) -> None:
+    (row,) = rows
     assert (row["delivered_at"], row["consumed_at"], row["attempts"]) == (at(10), at(17), 1)
 
 
-@pytest.mark.parametrize(
-    ("code", "result"), [(0, "success"), (1, "timeout"), (2, "exception"), (3, "null"), (4, "failed"), (9, "unknown")]
-)
-def test_consume_codes_map_to_results(spark: SparkSession, code: int, result: str) -> None:
-    (row,) = folded(spark, [before("M", "R", 10), after("M", "R", 17, code=code)])
-    assert row["result"] == result
+CODES = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed", 9: "unknown"}
 
 
-def test_journeys_do_not_depend_on_order_or_duplicates(spark: SparkSession) -> None:
-    bodies: list[list[TraceEvent]] = [
-        [pub("M", 0, success=False, offset_message_id=""), pub("M", 50)],
-        [before("M", "R1", 60), before("N", "R1", 60)],
-        [after("M", "R1", 65, code=1), after("N", "R1", 66)],
-        [before("M", "R2", 1060), after("M", "R2", 1063, 3)],
-        [pub("N", 20)],
-    ]
-    once = folded(spark, *bodies)
+@given(*([before(f"M{code}", "R", 10), after(f"M{code}", "R", 17, code=code)] for code in CODES))
+def test_consume_codes_map_to_results(rows: Rows) -> None:
+    assert {row["message_id"]: row["result"] for row in rows} == {f"M{code}": result for code, result in CODES.items()}
+
+
+BODIES: list[list[TraceEvent]] = [
+    [pub("M", 0, success=False, offset_message_id=""), pub("M", 50)],
+    [before("M", "R1", 60), before("N", "R1", 60)],
+    [after("M", "R1", 65, code=1), after("N", "R1", 66)],
+    [before("M", "R2", 1060), after("M", "R2", 1063, 3)],
+    [pub("N", 20)],
+]
+
+
+@given(*BODIES)
+@given(*BODIES, *BODIES)
+@given(*reversed(BODIES))
+def test_journeys_do_not_depend_on_order_or_duplicates(inputs: list[Rows]) -> None:
+    once, twice, backwards = inputs
     assert [(row["message_id"], row["attempts"], row["sends"]) for row in once] == [("M", 2, 2), ("N", 1, 1)]
-    assert folded(spark, *bodies, *bodies) == once
-    assert folded(spark, *reversed(bodies)) == once
+    assert twice == once
+    assert backwards == once
 
 
-def test_the_successful_send_is_shown(spark: SparkSession) -> None:
-    (row,) = folded(spark, [pub("M", 0, success=False, store_host="a:1"), pub("M", 50, store_host="b:1")])
+@given([pub("M", 0, success=False, store_host="a:1"), pub("M", 50, store_host="b:1")])
+def test_the_successful_send_is_shown(rows: Rows) -> None:
+    (row,) = rows
     assert (row["sent_at"], row["store_host"], row["sends"], row["sent_ok"]) == (at(50), "b:1", 2, True)
 
 
-def test_a_failed_send_is_not_marked_as_stored(spark: SparkSession) -> None:
-    (row,) = folded(spark, [pub("M", success=False)])
+@given([pub("M", success=False)])
+def test_a_failed_send_is_not_marked_as_stored(rows: Rows) -> None:
+    (row,) = rows
     assert (row["sent_at"], row["stored_at"], row["sent_ok"]) == (at(0), None, False)
 
 
-def test_the_ids_of_a_java_batch_are_split(spark: SparkSession) -> None:
-    rows = folded(spark, [pub("M,N", keys="k")], [before("N", "R", 10), after("N", "R", 12)])
+@given([pub("M,N", keys="k")], [before("N", "R", 10), after("N", "R", 12)])
+def test_the_ids_of_a_java_batch_are_split(rows: Rows) -> None:
     assert [(row["message_id"], row["sent_at"], row["consumer_group"]) for row in rows] == [
         ("M", at(0), None),
         ("N", at(0), "G"),
     ]
 
 
-def test_a_delivery_before_the_send_is_flagged_as_clock_skew(spark: SparkSession) -> None:
-    (row,) = folded(spark, [pub("M", 100)], [before("M", "R", 40), after("M", "R", 47)])
+@given([pub("M", 100)], [before("M", "R", 40), after("M", "R", 47)])
+def test_a_delivery_before_the_send_is_flagged_as_clock_skew(rows: Rows) -> None:
+    (row,) = rows
     assert (row["clock_skew"], row["queueing_ms"]) == (True, None)
 
 
-def test_a_delivery_may_precede_the_send_response(spark: SparkSession) -> None:
+@given([pub("M", 100, cost_ms=30)], [before("M", "R", 110), after("M", "R", 117)])
+def test_a_delivery_may_precede_the_send_response(rows: Rows) -> None:
     """A pending pull is answered immediately: no clock skew and no queueing time."""
-    (row,) = folded(spark, [pub("M", 100, cost_ms=30)], [before("M", "R", 110), after("M", "R", 117)])
+    (row,) = rows
     assert (row["clock_skew"], row["queueing_ms"]) == (False, 0)
 
 
-def test_store_and_release_times_come_from_the_broker(spark: SparkSession) -> None:
-    """Cases: normal, delayed, committed half message, a send without a trace, and one that is still pending."""
-    records = [
+@given(
+    [pub("A"), pub("B", message_type=3), pub("C", message_type=1), before("D", "R", 10), pub("E", message_type=3)],
+    [before("B", "R", 1010)],
+    stored=2
+    * [
         frames.stored("A", 2, offset_message_id="OFF-A"),
         frames.stored("B", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-B"),
         frames.stored("B", 1002, offset_message_id="OFF-B2"),
@@ -172,15 +190,10 @@ def test_store_and_release_times_come_from_the_broker(spark: SparkSession) -> No
         frames.stored("C", 62, offset_message_id="OFF-C2"),
         frames.stored("D", 2, "U"),
         frames.stored("E", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-E"),
-    ]
-    reported = [
-        pub("A"),
-        pub("B", message_type=3),
-        pub("C", message_type=1),
-        before("D", "R", 10),
-        pub("E", message_type=3),
-    ]
-    rows = folded(spark, reported, [before("B", "R", 1010)], stored=[*records, *records])
+    ],
+)
+def test_store_and_release_times_come_from_the_broker(rows: Rows) -> None:
+    """Cases: normal, delayed, committed half message, a send without a trace, and one that is still pending."""
     names = ("message_id", "topic", "stored_at", "stored_exact", "available_at", "delay_ms", "dead_lettered")
     assert [tuple(row[name] for name in names) for row in rows] == [
         ("A", "T", at(2), True, at(2), 0, False),
@@ -195,26 +208,30 @@ def test_store_and_release_times_come_from_the_broker(spark: SparkSession) -> No
     ]
 
 
-def test_a_second_send_of_the_same_id_is_a_separate_record(spark: SparkSession) -> None:
-    records = [frames.stored("M", 2, offset_message_id="OFF-1"), frames.stored("M", 52, offset_message_id="OFF-2")]
-    sends = [pub("M", 0, success=False, offset_message_id="OFF-1"), pub("M", 50, offset_message_id="OFF-2")]
-    (row,) = folded(spark, sends, stored=records)
+@given(
+    [pub("M", 0, success=False, offset_message_id="OFF-1"), pub("M", 50, offset_message_id="OFF-2")],
+    stored=[frames.stored("M", 2, offset_message_id="OFF-1"), frames.stored("M", 52, offset_message_id="OFF-2")],
+)
+def test_a_second_send_of_the_same_id_is_a_separate_record(rows: Rows) -> None:
+    (row,) = rows
     assert (row["stored_at"], row["sends"]) == (at(52), 2)
 
 
-def test_dead_letters_and_retries_after_a_pop(spark: SparkSession) -> None:
-    """Recorded for traced messages, even of a group without traces; never for an untraced message."""
-    pop = {"1ST_POP_TIME": str(frames.T0_MS + 5), "RETRY_TOPIC": "T_1"}
-    records = [
+POPPED = {"1ST_POP_TIME": str(frames.T0_MS + 5), "RETRY_TOPIC": "T_1"}
+
+
+@given(
+    [pub("M"), before("M", "R", 10, "G_2"), after("M", "R", 12, code=4, group="G_2")],
+    stored=[
         frames.stored("M", 2),
-        frames.stored("M", 500, "%RETRY%G_2_T_1", properties=pop),
+        frames.stored("M", 500, "%RETRY%G_2_T_1", properties=POPPED),
         frames.stored("M", 900, "%DLQ%G_2", properties={"RETRY_TOPIC": "T_1"}),
         frames.stored("M", 950, "%DLQ%H"),
         frames.stored("N", 950, "%DLQ%H"),
-    ]
-    rows = folded(
-        spark, [pub("M"), before("M", "R", 10, "G_2"), after("M", "R", 12, code=4, group="G_2")], stored=records
-    )
+    ],
+)
+def test_dead_letters_and_retries_after_a_pop(rows: Rows) -> None:
+    """Recorded for traced messages, even of a group without traces; never for an untraced message."""
     names = ("message_id", "consumer_group", "dead_lettered_at", "dead_lettered", "first_pulled_at", "attempts")
     assert [tuple(row[name] for name in names) for row in rows] == [
         ("M", "G_2", at(900), True, at(5), 1),
@@ -222,22 +239,28 @@ def test_dead_letters_and_retries_after_a_pop(spark: SparkSession) -> None:
     ]
 
 
-def test_transaction_decisions_and_recalls_are_recorded(spark: SparkSession) -> None:
-    def end(ms: int, state: str, is_check: bool) -> EndTransactionEvent:
-        return EndTransactionEvent(
-            timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id="M", tags="", keys="", store_host="",
-            message_type=MessageType.COMMIT, transaction_id="X", state=state, from_check=is_check,
-        )  # fmt: skip
+def end(ms: int, state: str, is_check: bool) -> EndTransactionEvent:
+    return EndTransactionEvent(
+        timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id="M", tags="", keys="", store_host="",
+        message_type=MessageType.COMMIT, transaction_id="X", state=state, from_check=is_check,
+    )  # fmt: skip
 
-    def recall(message_id: str, ms: int, success: bool) -> RecallEvent:
-        return RecallEvent(
-            timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id=message_id, success=success
-        )
 
-    recalls = [recall("N", 9, True), recall("N", 8, False), recall("O", 9, False)]
-    ends = [end(900, "UNKNOW", True), end(5, "UNKNOW", False), end(500, "COMMIT_MESSAGE", True)]
-    sends = [pub("M", message_type=1), pub("N"), pub("O")]
-    decided, recalled, refused = folded(spark, [*sends, *ends, *recalls], ends)
+def recall(message_id: str, ms: int, success: bool) -> RecallEvent:
+    return RecallEvent(
+        timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id=message_id, success=success
+    )
+
+
+ENDS = [end(900, "UNKNOW", True), end(5, "UNKNOW", False), end(500, "COMMIT_MESSAGE", True)]
+
+
+@given(
+    [pub("M", message_type=1), pub("N"), pub("O"), *ENDS],
+    [recall("N", 9, True), recall("N", 8, False), recall("O", 9, False), *ENDS],
+)
+def test_transaction_decisions_and_recalls_are_recorded(rows: Rows) -> None:
+    decided, recalled, refused = rows
     assert [(item["decided_at"], item["state"], item["from_check"]) for item in decided["transactions"]] == [
         (at(5), "UNKNOW", False),
         (at(500), "COMMIT_MESSAGE", True),
@@ -248,21 +271,23 @@ def test_transaction_decisions_and_recalls_are_recorded(spark: SparkSession) -> 
     assert (refused["recalled_at"], refused["sent_ok"]) == (None, True)
 
 
-def test_repeated_consumption_is_counted_and_deliveries_are_bounded(spark: SparkSession) -> None:
-    twice = [before("M", "R1", 10), after("M", "R1", 12), before("M", "R2", 90), after("M", "R2", 95)]
-    ever = [
-        event
-        for n in range(100)
-        for event in (before("N", f"R{n:02}", 10 * n), after("N", f"R{n:02}", 10 * n + 1, 1, 4))
-    ]
-    first, second = folded(spark, twice, ever, twice)
+TWICE = [before("M", "R1", 10), after("M", "R1", 12), before("M", "R2", 90), after("M", "R2", 95)]
+EVER = [
+    event for n in range(100) for event in (before("N", f"R{n:02}", 10 * n), after("N", f"R{n:02}", 10 * n + 1, 1, 4))
+]
+
+
+@given(TWICE, EVER, TWICE)
+def test_repeated_consumption_is_counted_and_deliveries_are_bounded(rows: Rows) -> None:
+    first, second = rows
     assert (first["consumed_times"], first["attempts"]) == (2, 2)
     assert (second["consumed_times"], second["attempts"], second["result"]) == (0, 100, "failed")
     assert [item["request_id"] for item in second["deliveries"]] == [f"R{n:02}" for n in (*range(32), *range(68, 100))]
 
 
-def test_a_negative_cost_is_unknown(spark: SparkSession) -> None:
+@given([pub("M", cost_ms=-40), before("M", "R", 10), after("M", "R", 3, -7)])
+def test_a_negative_cost_is_unknown(rows: Rows) -> None:
     """The client's clock was set back during the call."""
-    (row,) = folded(spark, [pub("M", cost_ms=-40), before("M", "R", 10), after("M", "R", 3, -7)])
+    (row,) = rows
     assert (row["send_cost_ms"], row["consume_cost_ms"], row["stored_at"]) == (None, None, None)
     assert row["queueing_ms"] is None

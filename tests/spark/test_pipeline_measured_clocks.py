@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import trace_cases
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
@@ -26,18 +27,21 @@ BROKER = "10.0.0.1:10911"  # of `pub`
 AHEAD = f"{BROKER} -1203 -1198"  # clock of a client that is 1.2 s ahead
 
 
-def folded(
-    spark: SparkSession, *carried: tuple[str, list[TraceEvent]], stored: list[dict[str, Any]] | None = None
-) -> list[dict[str, Any]]:
-    """Return the journeys of trace messages that carry these offsets. All clients have one address."""
-    rows = [
-        frames.message(frames.body(events), offset, clock_offsets=offsets)
-        for offset, (offsets, events) in enumerate(carried)
-    ]
-    events = frames.solid(spark, trace_decoding.trace_events(frames.messages(spark, rows)))
-    messages = frames.solid(spark, frames.stored_messages(spark, stored or []))
+given = trace_cases.Cases()
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> trace_cases.Results:
+    """Return the journeys of all inputs. All clients have one address."""
+    events, messages = given.frames(spark)
     result = journeys.journeys(events, messages, frames.solid(spark, clocks.clocks(events, messages)))
-    return sorted(frames.rows(result), key=lambda row: row["message_id"])
+    return given.split(sorted(frames.rows(result), key=lambda row: row["message_id"]))
+
+
+def carrying(offsets: str, *events: TraceEvent) -> trace_cases.Traces:
+    """Return a trace message with clock offsets."""
+    return trace_cases.Traces(events, clock_offsets=offsets)
 
 
 TEXTS = (
@@ -69,9 +73,13 @@ def test_offsets_are_decoded_as_in_python(spark: SparkSession) -> None:
         ]
 
 
-def test_a_producer_that_is_ahead_is_corrected_without_the_tables_of_the_broker(spark: SparkSession) -> None:
+@given(
+    carrying(AHEAD, pub("M", 1_200)),
+    carrying(f"{BROKER} -2 2", before("M", "R", 20), after("M", "R", 27)),
+)
+def test_a_producer_that_is_ahead_is_corrected_without_the_tables_of_the_broker(rows: Rows) -> None:
     # Sent at 1,200 by a clock that is 1.2 s ahead, delivered to a right clock after 20 ms: before it was sent.
-    (row,) = folded(spark, (AHEAD, [pub("M", 1_200)]), (f"{BROKER} -2 2", [before("M", "R", 20), after("M", "R", 27)]))
+    (row,) = rows
     assert (row["sent_corrected_at"], row["producer_clock_ms"], row["producer_clock_error_ms"]) == (at(-1), -1_201, 3)
     assert (row["delivered_corrected_at"], row["delivered_error_ms"]) == (at(20), 2)
     assert (row["producer_clock_measured"], row["delivered_clock_measured"]) == (True, True)
@@ -79,59 +87,67 @@ def test_a_producer_that_is_ahead_is_corrected_without_the_tables_of_the_broker(
     assert (row["queueing_ms"], row["queueing_error_ms"], row["clock_skew"]) == (18, 8, False)
 
 
-def test_two_clocks_behind_one_address_do_not_contradict_each_other(spark: SparkSession) -> None:
-    stored = [frames.stored("M", 1, offset_message_id="OFF-M")]
-    events: list[TraceEvent] = [pub("M", 1_200)]
-    consumed = [before("M", "R", 20), after("M", "R", 27)]
-    (inferred,) = folded(spark, ("", events), ("", consumed), stored=stored)
+STORED = [frames.stored("M", 1, offset_message_id="OFF-M")]
+CONSUMED = (before("M", "R", 20), after("M", "R", 27))
+
+
+@given([pub("M", 1_200)], CONSUMED, stored=STORED)
+@given(carrying(AHEAD, pub("M", 1_200)), carrying(f"{BROKER} -2 2", *CONSUMED), stored=STORED)
+def test_two_clocks_behind_one_address_do_not_contradict_each_other(inputs: list[Rows]) -> None:
+    (inferred,), (measured,) = inputs
     assert inferred["queueing_missing"] == "contradiction"
-    (measured,) = folded(spark, (AHEAD, events), (f"{BROKER} -2 2", consumed), stored=stored)
     assert (measured["queueing_ms"], measured["queueing_error_ms"], measured["queueing_missing"]) == (19, 2, None)
     assert measured["stored_exact"] is True
 
 
-def test_measured_clients_do_not_affect_another_client_of_their_address(spark: SparkSession) -> None:
-    """Two measured clients at ±500 ms, as many messages each as a client that does not measure, whose clock is right."""
+def three_clients() -> tuple[list[trace_cases.Traces], list[dict[str, Any]]]:
+    """Return two measured clients at ±500 ms, as many messages each as a client that does not measure, whose clock is right."""
     carried, stored = [], []
     for number in range(6):
-        events: list[TraceEvent] = [before(f"M{number}", f"R{number}", 20), after(f"M{number}", f"R{number}", 27)]
-        carried.append(("", events))
+        carried.append(carrying("", before(f"M{number}", f"R{number}", 20), after(f"M{number}", f"R{number}", 27)))
         stored.append(frames.stored(f"M{number}", 10, offset_message_id=f"OFF-M{number}"))
         for ahead_ms in (500, -500):
             item = f"M{number}{ahead_ms}"
             measured = f"{BROKER} {-ahead_ms - 2} {-ahead_ms + 2}"
             carried.append(
-                (measured, [pub(item, ahead_ms), before(item, item, ahead_ms + 9), after(item, item, ahead_ms + 16)])
+                carrying(
+                    measured, pub(item, ahead_ms), before(item, item, ahead_ms + 9), after(item, item, ahead_ms + 16)
+                )
             )
             stored.append(frames.stored(item, 2, offset_message_id=f"OFF-{item}"))
-    rows = {row["message_id"]: row for row in folded(spark, *carried, stored=stored)}
-    assert len(rows) == 18
-    assert {row["queueing_missing"] for row in rows.values()} == {None}
-    assert {
-        (rows[f"M{number}"]["queueing_ms"], rows[f"M{number}"]["delivered_clock_measured"]) for number in range(6)
-    } == {(10, False)}
-    assert {row["queueing_ms"] for item, row in rows.items() if len(item) > 2} == {7}
+    return carried, stored
 
 
-def test_a_measured_offset_is_preferred_to_a_wider_one(spark: SparkSession) -> None:
-    stored = [frames.stored("M", 1, offset_message_id="OFF-M")]
-    (inferred,) = folded(spark, ("", [before("M", "R", 5)]), stored=stored)
+@given.of(three_clients())
+def test_measured_clients_do_not_affect_another_client_of_their_address(rows: Rows) -> None:
+    by_id = {row["message_id"]: row for row in rows}
+    assert len(by_id) == 18
+    assert {row["queueing_missing"] for row in rows} == {None}
+    others = [by_id[f"M{number}"] for number in range(6)]
+    assert {(row["queueing_ms"], row["delivered_clock_measured"]) for row in others} == {(10, False)}
+    assert {row["queueing_ms"] for item, row in by_id.items() if len(item) > 2} == {7}
+
+
+@given([before("M", "R", 5)], stored=STORED)
+@given(carrying(f"{BROKER} -2 3", before("M", "R", 5)), stored=STORED)
+def test_a_measured_offset_is_preferred_to_a_wider_one(inputs: list[Rows]) -> None:
+    (inferred,), (measured,) = inputs
     assert inferred["delivered_error_ms"] > 1_000  # the trace was stored a minute later
     assert inferred["delivered_clock_measured"] is False
-    (measured,) = folded(spark, (f"{BROKER} -2 3", [before("M", "R", 5)]), stored=stored)
     assert (measured["delivered_error_ms"], measured["delivered_clock_measured"]) == (3, True)
 
 
-def test_the_end_of_a_call_corrects_a_start_that_was_written_before_the_first_measurement(spark: SparkSession) -> None:
-    (row,) = folded(spark, ("", [before("M", "R", 1_220)]), (AHEAD, [after("M", "R", 1_227)]))
+@given([before("M", "R", 1_220)], carrying(AHEAD, after("M", "R", 1_227)))
+def test_the_end_of_a_call_corrects_a_start_that_was_written_before_the_first_measurement(rows: Rows) -> None:
+    (row,) = rows
     assert (row["delivered_corrected_at"], row["delivered_error_ms"]) == (at(19), 3)
     (attempt,) = row["deliveries"]
     assert (attempt["ended_corrected_at"], attempt["clock_error_ms"]) == (at(26), 3)
 
 
-def test_a_record_that_contradicts_its_measured_offset_is_not_corrected(spark: SparkSession) -> None:
-    stored = [frames.stored("M", 1, offset_message_id="OFF-M")]
-    (row,) = folded(spark, (AHEAD, [pub("M", 0)]), stored=stored)
+@given(carrying(AHEAD, pub("M", 0)), stored=STORED)
+def test_a_record_that_contradicts_its_measured_offset_is_not_corrected(rows: Rows) -> None:
+    (row,) = rows
     assert (row["sent_corrected_at"], row["producer_clock_ms"], row["producer_clock_measured"]) == (None, None, None)
 
 

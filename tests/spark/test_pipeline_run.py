@@ -39,8 +39,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+def plain_journeys(events: DataFrame, *_others: DataFrame) -> DataFrame:
+    """Return journeys with an id, a time and a result. Planning the others takes most of the time of a round, and these tests
+    are about rounds: test_pipeline_journeys.py has the columns, test_from_a_broker_to_the_timeline the whole job.
+    """
+    is_ended, is_begun = (F.bool_or(F.col("type") == name) for name in ("SubAfter", "SubBefore"))
+    known = {
+        "stored_at": F.min(F.when(F.col("type") == "Pub", F.col("event_time"))),
+        "result": F.when(is_ended, "success").when(is_begun, "unknown"),
+    }
+    by_message = events.groupBy("bucket", "message_id").agg(*(value.alias(name) for name, value in known.items()))
+    return by_message.select(
+        *(
+            (F.col(column.name) if column.name in {"message_id", *known} else F.lit(None))
+            .cast(column.type)
+            .alias(column.name)
+            for column in JOURNEYS.columns
+        ),
+        "bucket",
+    )
+
+
+(WHOLE_JOURNEYS,) = (one for one in jobs.JOBS["trace"].incremental_tables if one.table is JOURNEYS)
 TRACE = jobs.JOBS["trace"]._replace(
-    incremental_tables=tuple(one for one in jobs.JOBS["trace"].incremental_tables if one.table is JOURNEYS)
+    incremental_tables=(dataclasses.replace(WHOLE_JOURNEYS, compute=plain_journeys, timed=None),)
 )
 FOREVER = 36_500  # days: the tests' messages are of 2023
 

@@ -9,7 +9,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import record_cases
 from record_frames import Log, Row, Tables, at, unique_id
+from trace_cases import Results
 
 from ariane.pipeline.tables import transactions
 from ariane.tables import TRACE_EVENTS, TRANSACTIONS, table_format
@@ -33,13 +35,24 @@ def ended(
     }  # fmt: skip
 
 
-def folded(
-    spark: SparkSession, *batches: list[Row], events: list[dict[str, Any]] | None = None
-) -> list[dict[str, Any]]:
-    tables = Tables(spark, batches)
-    reported = spark.createDataFrame(events or [], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
-    frame = transactions.transactions(tables.messages, tables.marks, reported)
-    return sorted(frame.toArrow().to_pylist(), key=lambda row: (row["message_id"], row["broker"]))
+given = record_cases.Cases()
+Rows = list[dict[str, Any]]
+# Reported ends, of messages that only the tests of traces have.
+R, S, T, U, V, W = (unique_id(number) for number in range(11, 17))
+EVENTS = [
+    ended(R, 5, "UNKNOW"), ended(R, 90, "COMMIT_MESSAGE", from_check=True), ended(S, 90, "ROLLBACK_MESSAGE"),
+    ended(T, 90, "COMMIT_MESSAGE"), ended(U, 5, "UNKNOW"), ended(V, 90, "ROLLBACK_MESSAGE", stored=600),
+    ended(W, 90, "ROLLBACK_MESSAGE", stored=600),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> Results:
+    """Return the transactions of all inputs."""
+    tables = given.tables(spark)
+    reported = spark.createDataFrame(EVENTS + EVENTS, f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
+    rows = transactions.transactions(tables.messages, tables.marks, reported).toArrow().to_pylist()
+    return given.split(sorted(rows, key=lambda row: (row["message_id"], row["broker"])))
 
 
 def brief(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -55,13 +68,18 @@ def test_the_columns_match_the_table_schema(spark: SparkSession) -> None:
     ]  # fmt: skip
 
 
-def test_commit_rollback_and_open_transactions(spark: SparkSession) -> None:
+def commit_rollback_and_open() -> list[Row]:
     log = Log()
     item, two, _ = log.half(A, 0), log.half(B, 10), log.half(C, 20)
     log.commit(item, 130)
     log.op(item, ms=130)
     log.op(two, ms=250)
-    commit, rollback, waits = folded(spark, log.rows)
+    return log.rows
+
+
+@given(commit_rollback_and_open())
+def test_commit_rollback_and_open_transactions(rows: Rows) -> None:
+    commit, rollback, waits = rows
     assert commit == {
         "message_id": A, "broker": "broker-a", "topic": "T", "producer_group": "P", "keys": "K", "half_stored_at": at(0),
         "half_count": 1, "checks": 0, "checked_at": [], "decision": "commit", "decided_at": at(130), "decision_ms": 130,
@@ -72,8 +90,9 @@ def test_commit_rollback_and_open_transactions(spark: SparkSession) -> None:
     assert (brief(waits), waits["decided_at"]) == (("open", None, 0), None)
 
 
-def checked(log: Log) -> None:
-    """Add checked transactions: committed, rolled back, discarded by either broker, still open."""
+def checked() -> list[Row]:
+    """Return checked transactions: committed, rolled back, discarded by either broker, still open."""
+    log = Log()
     half = log.half(A, 0)
     newest = log.copy(log.copy(half, 60_000, 1), 120_000, 2)
     log.commit(newest, 120_010)
@@ -86,68 +105,89 @@ def checked(log: Log) -> None:
     log.aside(log.copy(log.half(D, 0), 60_000, 1, by_java=True), 120_000)
     log.copy(log.copy(log.half(E, 0), 60_000, 1), 120_000, 2)
     log.op({"queue_offset": 999}, ms=5)  # of a half that is in no table
+    return log.rows
 
 
-def test_checks_and_their_outcomes(spark: SparkSession) -> None:
-    log = Log()
-    checked(log)
-    rows = folded(spark, log.rows)
+CHECKED = checked()
+
+
+@given(CHECKED)
+def test_checks_and_their_outcomes(rows: Rows) -> None:
     assert [brief(row) for row in rows] == [
         ("commit", 120_010, 2), ("rollback", 60_020, 1), ("discarded", 120_000, 1), ("discarded", 120_000, 1), ("open", None, 2),
     ]  # fmt: skip
     assert rows[0]["checked_at"] == [at(60_000), at(120_000)]
     assert {row["half_count"] for row in rows} == {1}
-    newest = max(row["commit_log_offset"] for row in log.rows if row["message_id"] == E)
+    newest = max(row["commit_log_offset"] for row in CHECKED if row["message_id"] == E)
     assert rows[-1]["offset_message_id"] == f"OFF-{newest}"
 
 
-def test_results_do_not_depend_on_order_or_duplicates(spark: SparkSession) -> None:
+def shuffled(seed: int) -> tuple[list[Row], list[Row]]:
+    """Return each record twice, in two batches."""
+    rows = random.Random(seed).sample(CHECKED * 2, 2 * len(CHECKED))
+    return rows[:9], rows[9:]
+
+
+@given(CHECKED)
+@given(*shuffled(0))
+@given(*shuffled(1))
+@given(*shuffled(2))
+def test_results_do_not_depend_on_order_or_duplicates(inputs: list[Rows]) -> None:
+    expected, *others = inputs
+    assert others == [expected] * 3
+
+
+def resumed(end: str = "") -> list[Row]:
+    """Return a discarded half message that was resumed, and its end."""
     log = Log()
-    checked(log)
-    expected = folded(spark, log.rows)
-    for seed in range(3):
-        rows = log.rows * 2
-        random.Random(seed).shuffle(rows)
-        assert folded(spark, rows[:9], rows[9:]) == expected
+    half = log.copy(log.half(A, 0), 60_000, 1)
+    log.aside(half, 120_000)
+    log.op(half, ms=120_000)
+    repeated = log.half(A, 500_000, TRANSACTION_CHECK_TIMES="0")
+    if end == "rollback":
+        log.op(repeated, ms=500_100)
+    elif end == "commit":
+        log.commit(repeated, 500_100)
+    return log.rows
 
 
-def test_resuming_a_discarded_half_message_reopens_its_transaction(spark: SparkSession) -> None:
-    def resumed() -> tuple[Log, Row]:
-        log = Log()
-        half = log.copy(log.half(A, 0), 60_000, 1)
-        log.aside(half, 120_000)
-        log.op(half, ms=120_000)
-        return log, log.half(A, 500_000, TRANSACTION_CHECK_TIMES="0")
-
-    log, _ = resumed()
-    (row,) = folded(spark, log.rows)
+@given(resumed())
+@given(resumed("rollback"))
+@given(resumed("commit"))
+def test_resuming_a_discarded_half_message_reopens_its_transaction(inputs: list[Rows]) -> None:
+    (row,), (rollback,), (commit,) = inputs
     assert (brief(row), row["half_count"], row["half_stored_at"]) == (("open", None, 1), 2, at(0))
-    log, repeated = resumed()
-    log.op(repeated, ms=500_100)
-    assert [brief(row) for row in folded(spark, log.rows)] == [("rollback", 500_100, 1)]
-    log, repeated = resumed()
-    log.commit(repeated, 500_100)
-    assert [brief(row) for row in folded(spark, log.rows)] == [("commit", 500_100, 1)]
+    assert brief(rollback) == ("rollback", 500_100, 1)
+    assert brief(commit) == ("commit", 500_100, 1)
 
 
-def test_a_retry_of_a_committed_message_is_not_a_commit(spark: SparkSession) -> None:
+def retried() -> list[Row]:
     log = Log()
     log.commit(log.half(A, 0), 100)
     own = {"TRAN_MSG": "true", "REAL_TOPIC": "%RETRY%G", "REAL_QID": "0", "DELAY": "3", "RETRY_TOPIC": "T"}
     for topic in ("SCHEDULE_TOPIC_XXXX", "%RETRY%G"):
         log.put(topic, A, 5000, own, sys_flag=8, reconsume_times=1)
-    (row,) = folded(spark, log.rows)
+    return log.rows
+
+
+@given(retried())
+def test_a_retry_of_a_committed_message_is_not_a_commit(rows: Rows) -> None:
+    (row,) = rows
     assert (row["commits"], brief(row)) == (1, ("commit", 100, 0))
 
 
-def test_double_commits_and_commits_without_a_half_message(spark: SparkSession) -> None:
+def double_and_lonely() -> list[Row]:
     log = Log()
     half = log.half(A, 0)
     log.commit(half, 100)
     log.commit(log.copy(half, 90, 1, by_java=True), 200)
     lonely = log.commit(log.half(B, 0), 300)
-    rows = [row for row in log.rows if row["message_id"] == A or row is lonely]
-    twice, alone = folded(spark, rows)
+    return [row for row in log.rows if row["message_id"] == A or row is lonely]
+
+
+@given(double_and_lonely())
+def test_double_commits_and_commits_without_a_half_message(rows: Rows) -> None:
+    twice, alone = rows
     assert (brief(twice), twice["commits"]) == (("commit", 100, 1), 2)
     assert (brief(alone), alone["half_stored_at"], alone["half_count"], alone["checked_at"]) == (
         ("commit", None, None),
@@ -157,48 +197,62 @@ def test_double_commits_and_commits_without_a_half_message(spark: SparkSession) 
     )
 
 
-def test_traces_add_the_reported_state(spark: SparkSession) -> None:
+def traced() -> list[Row]:
     log = Log()
-    halves = [log.half(item, 0) for item in (A, B, C, D)]
+    halves = [log.half(item, 0) for item in (R, S, T, U)]
     log.commit(halves[0], 100)
     for half in halves[:3]:
         log.op(half, ms=100)
-    events = [
-        ended(A, 5, "UNKNOW"), ended(A, 90, "COMMIT_MESSAGE", from_check=True), ended(B, 90, "ROLLBACK_MESSAGE"),
-        ended(C, 90, "COMMIT_MESSAGE"), ended(D, 5, "UNKNOW"),
-    ]  # fmt: skip
-    rows = folded(spark, log.rows, events=events + events)
+    return log.rows
+
+
+@given(traced())
+def test_traces_add_the_reported_state(rows: Rows) -> None:
     assert [(row["decision"], row["from_check"], row["reported_state"]) for row in rows] == [
         ("commit", True, "COMMIT_MESSAGE"), ("rollback", False, "ROLLBACK_MESSAGE"),
         ("unknown", False, "COMMIT_MESSAGE"), ("open", None, "UNKNOW"),
     ]  # fmt: skip
 
 
-def test_a_rollback_recorded_only_in_a_trace(spark: SparkSession) -> None:
-    """A Java broker does not expose its op messages, so transactions that it checks later are still undecided."""
+def of_java() -> list[Row]:
     log = Log()
-    log.half(A, 0)
-    log.copy(log.half(B, 0), 60_000, 1, by_java=True)
-    events = [ended(A, 90, "ROLLBACK_MESSAGE", stored=600), ended(B, 90, "ROLLBACK_MESSAGE", stored=600)]
-    reported, unheard = folded(spark, log.rows, events=events)
+    log.half(V, 0)
+    log.copy(log.half(W, 0), 60_000, 1, by_java=True)
+    return log.rows
+
+
+@given(of_java())
+def test_a_rollback_recorded_only_in_a_trace(rows: Rows) -> None:
+    """A Java broker does not expose its op messages, so transactions that it checks later are still undecided."""
+    reported, unheard = rows
     assert (brief(reported), reported["decided_at"], reported["from_check"]) == (("rollback", None, 0), None, False)
     assert brief(unheard) == ("open", None, 1)
 
 
-def test_queue_offsets_are_separate_for_each_broker(spark: SparkSession) -> None:
+def two_brokers() -> list[Row]:
     item, other = Log("broker-a"), Log("broker-b")
     half = item.half(A, 0)
     other.half(B, 0)
     item.op(half, ms=50)
-    assert [(row["broker"], row["decision"]) for row in folded(spark, item.rows + other.rows)] == [
+    return item.rows + other.rows
+
+
+@given(two_brokers())
+def test_queue_offsets_are_separate_for_each_broker(rows: Rows) -> None:
+    assert [(row["broker"], row["decision"]) for row in rows] == [
         ("broker-a", "rollback"), ("broker-b", "open"),
     ]  # fmt: skip
 
 
-def test_several_ends_in_one_op_message_and_ids_without_a_time(spark: SparkSession) -> None:
+def several_ends() -> list[Row]:
     log = Log()
     log.op(log.half("KEY1", 0), log.half("KEY2", 0), ms=50)
     log.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", None, 60, {"TAGS": "d"}, body=b"\xff what")
-    assert [(row["message_id"], row["decision"]) for row in folded(spark, log.rows)] == [
+    return log.rows
+
+
+@given(several_ends())
+def test_several_ends_in_one_op_message_and_ids_without_a_time(rows: Rows) -> None:
+    assert [(row["message_id"], row["decision"]) for row in rows] == [
         ("KEY1", "rollback"), ("KEY2", "rollback"),
     ]  # fmt: skip

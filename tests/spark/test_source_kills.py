@@ -1,6 +1,6 @@
-"""Exactly once by the checkpoint alone: drivers and Python workers are killed at random moments, and the result equals the input.
+"""Exactly once by the checkpoint alone: a Python worker and its driver are killed, and the result equals the input.
 
-ARIANE_KILLS=300 ARIANE_SEED=1 pytest -s tests/spark/test_source_kills.py       the long form, about half an hour
+ARIANE_KILLS=300 ARIANE_SEED=1 pytest -s tests/spark/test_source_kills.py       the long form: at random moments, about half an hour
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ from ariane.spark.read.source_options import parse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = int(os.environ.get("ARIANE_KILLS", "4"))
-SEED = int(os.environ.get("ARIANE_SEED", "0")) or time.time_ns() % 1_000_000
-ROWS = 2000 + 300 * KILLS  # more than is read between the kills
+KILLS = int(os.environ.get("ARIANE_KILLS", "2"))
+WORKER_THEN_DRIVER = (
+    10  # a seed: first a worker of a query that goes on, then its driver, both in the middle of a batch
+)
+SEED = int(os.environ.get("ARIANE_SEED", "0")) or (WORKER_THEN_DRIVER if KILLS == 2 else time.time_ns() % 1_000_000)
+ROWS = 1000 + 300 * KILLS  # more than is read between the kills
 PATIENT = {"wait_time_mills_in_send_queue": 30_000}  # on a machine that is busy otherwise
 BATCH_S = 90  # until a batch is done, with the start of a driver
 REST_S = 240 + 2 * KILLS
@@ -170,5 +173,5 @@ def test_rows_equal_the_input_after_kills(spark: SparkSession, tmp_path: Path) -
             assert item.process.wait(REST_S) == 0, item.told()
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     print(f"killed {dict(killed)}; {before} batches were committed on the way")
-    assert before >= KILLS // 3
+    assert before >= max(1, KILLS // 3)
     assert sorted((row.queue_id, row.queue_offset, bytes(row.body)) for row in rows) == given
