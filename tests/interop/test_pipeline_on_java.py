@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(java_fault() is not None, reason=f"Spark: {java_fault()}"),
 ]
 COUNT = 20
-LEVELS = "1s 2s 3s"
+LEVELS, LEVELS_MS = "1s 2s 3s", (1000, 2000, 3000)
 SETTINGS = {
     "messageDelayLevel": LEVELS,
     "transactionTimeOut": "500",
@@ -81,13 +81,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
         java.run("ariane.peers.Consume", [names.addr, RETRIED, "RG", "*", "2", "60", "fail", "most=1"])
         fates = ("first=commit,rollback,unknown", "check=,,commit,,,rollback")
         java.run("ariane.peers.Transact", [names.addr, DECIDED, "XP", "6", "6", *fates, "trace"])
-        said = pipeline(names.addr, home, "all")
+        said = pipeline(names.addr, home)
         live, stored = both(names.addr, broker_home / "store")
     yield Done(sent, delayed, failing, half, broker_home, home, said, live, stored)
 
 
-def pipeline(namesrv: str, home: Path, *names: str) -> str:
-    command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", *names, "--delay-levels", LEVELS]
+def pipeline(namesrv: str, home: Path) -> str:
+    command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "all", "--delay-levels", LEVELS]
     where = ["--namesrv", namesrv, "--home", str(home), "--once"]
     done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -186,10 +186,14 @@ def test_decisions_are_the_same_from_the_java_broker_and_from_its_log_at_ours(do
     assert [ended[key]["decided_at"] for key in ("K-1", "K-4", "K-5")] == [None] * 3
 
     # Ours shows them, of the same log, once it has taken a half message itself. No traces are read this time.
+    from ariane.pipeline import jobs, run
+
     repeated = done.home.with_name("again")
     with LocalCluster(done.broker_home, message_delay_level=LEVELS) as servers:
         asyncio.run(send_half(servers.namesrv))
-        pipeline(servers.namesrv, repeated, "delay", "transactions")
+        # In this process, whose session has started already (`both`).
+        job = jobs.with_delay_levels(jobs.combine_jobs(("delay", "transactions")), LEVELS_MS)
+        run.run(job, {"namesrv": servers.namesrv}, repeated, settings=run.RunSettings(once=True))
     result = {row["keys"]: row for row in rows_of(repeated, TRANSACTIONS, f"topic = '{DECIDED}'")}
     assert result.pop("ours")["decision"] == "commit"
     assert {key: row["decision"] for key, row in result.items()} == {key: row["decision"] for key, row in ended.items()}
