@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import ariane
+import encryption
 import load_program
 import page
 import plot
@@ -47,6 +48,9 @@ WINDOW_S, WARM_UP_S = 5.0, 60.0  # of the warm-up
 
 def main() -> None:
     args = arguments()
+    if args.tls:
+        encryption.write(args)
+        return
     if args.table:
         result = json.loads((args.out or RESULT).read_text())
     else:
@@ -68,6 +72,7 @@ def arguments() -> argparse.Namespace:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--only", nargs="*", default=None, metavar="NAME", help="loads, or how their names begin")
     chosen.add_argument("--quick", action="store_true", help=f"the most important loads: {', '.join(QUICK)}")
+    chosen.add_argument("--tls", action="store_true", help="the cost of TLS instead: benches/encryption.py")
     parser.add_argument("--servers", nargs="*", default=SERVERS, choices=SERVERS, help="which ones (default: all)")
     parser.add_argument("--short", action="store_true", help=f"all sizes divided by {SHORT}, a warm-up of seconds")
     parser.add_argument("--dir", type=Path, default=None, help="where the stores go (default: the temporary directory)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from ariane.errors import ReplyError
@@ -39,11 +39,11 @@ class Topic(NamedTuple):
 
 
 def produced(
-    running: Running, topic: Topic, options: list[str], warm_s: float, measured_s: float
+    running: Running, topic: Topic, options: list[str], warm_s: float, measured_s: float, jvm_args: Sequence[str] = ()
 ) -> tuple[float, float]:
     """Return the rate of the benchmark Producer after `warm_s`, and the broker's CPU time per message in µs."""
     args = ["-n", running.namesrv, "-t", topic.name, *options]
-    with java.start(java.BENCHMARK_PRODUCER, args, jvm_args=CLIENT_JVM) as producer:
+    with java.start(java.BENCHMARK_PRODUCER, args, jvm_args=[*CLIENT_JVM, *jvm_args]) as producer:
         points = asyncio.run(production(running, topic, warm_s, measured_s))
         if producer.process.poll() is not None:
             raise SystemExit(f"the Java producer ended with {producer.process.returncode}")

@@ -161,3 +161,8 @@ def test_tls_1_2_is_the_oldest_version(authority: TestAuthority) -> None:
     context, _ = server_context(server(authority.files("versions")))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
+def test_encrypted_replication_needs_a_certificate() -> None:
+    with pytest.raises(ConfigError, match="haTls = True: needs tls.server.mode = permissive or enforcing"):
+        broker(**{"haTls": "true", "tls.server.mode": "disabled"})

@@ -207,6 +207,13 @@ class Broker:
             config.store_path_root_dir,
             kernels,
         )
+        if config.tls_server_mode == "enforcing" and not config.is_slave and not config.ha_tls:
+            log.warning(
+                "Replication port %d also serves slaves whose connections are not encrypted, as those of Java are. Set haTls=true"
+                " here and at all slaves if none is Java's",
+                self._ha_server.port,
+                extra={"notice": True},
+            )
         if not is_loopback(config.bind_address):
             self._warn_of_open_ports(config)
 

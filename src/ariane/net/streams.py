@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,7 @@ from typing import Self
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model import host
 from ariane.net.connection_limits import ConnectionLimits, select_displaced
+from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.peer_log import PeerLog
 from ariane.net.tasks import BackgroundTasks
 
@@ -89,12 +91,28 @@ class Stream:
 class StreamServer:
     """Accepts connections and runs `serve` for each, in a task of its own; an asynchronous context manager."""
 
-    def __init__(self, address: str, port: int, serve: Callable[[Stream], Awaitable[None]], setting: str) -> None:
-        """Prepare a server on `address` and `port`. `setting` is the configuration key of the port, for error messages."""
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        serve: Callable[[Stream], Awaitable[None]],
+        setting: str,
+        gate: ConnectionGate | None = None,
+    ) -> None:
+        """Prepare a server.
+
+        Args:
+            address: Address to listen on.
+            port: Port to listen on.
+            serve: Serves a connection until it returns.
+            setting: Configuration key of the port, for error messages.
+            gate: Opens encrypted and plain connections; None: all are plain.
+        """
         self._address = address
         self.port = port
         self._serve = serve
         self._setting = setting
+        self._gate = gate
         self._server: asyncio.Server | None = None  # None until it listens
         self._tasks = BackgroundTasks("streams")  # one per open stream
         self._open: list[Stream] = []  # oldest first
@@ -102,8 +120,14 @@ class StreamServer:
 
     async def bind(self) -> None:
         """Bind the port without accepting connections yet."""
+        gate = self._gate
         try:
-            self._server = await asyncio.start_server(self._accept, self._address, self.port, start_serving=False)
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol if gate is None else lambda: gate.undecided(self._protocol),
+                self._address,
+                self.port,
+                start_serving=False,
+            )
         except OSError as error:
             fix = f"cannot listen on {self._address}:{self.port} ({error.strerror}); stop what uses it or choose another port"
             raise ConfigError(self._setting, self.port, fix) from error
@@ -121,6 +145,8 @@ class StreamServer:
     ) -> None:
         if self._server is not None:
             self._server.close()
+        if self._gate is not None:
+            await self._gate.close()
         await self._tasks.close()
         if self._server is not None:
             await self._server.wait_closed()
@@ -129,8 +155,13 @@ class StreamServer:
         """Close the port and abort all streams, as the end of the process does."""
         if self._server is not None:
             self._server.close()
+        if self._gate is not None:
+            self._gate.abort()
         for stream in self._open:
             stream.abort()
+
+    def _protocol(self) -> asyncio.Protocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._accept)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer)
@@ -164,15 +195,15 @@ class StreamServer:
 
 
 @contextlib.asynccontextmanager
-async def open_stream(addr: str) -> AsyncIterator[Stream]:
+async def open_stream(addr: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[Stream]:
     """Connect to `addr` and yield the stream, closed at the end of the block. Raise ConnectionLost if connecting fails."""
     ip, port = host.parse(addr)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(ip, port)
+            reader, writer = await asyncio.open_connection(ip, port, ssl=tls)
     except TimeoutError:
         raise ConnectionLost(addr, f"not established within {CONNECT_TIMEOUT_S:g} s") from None
-    except OSError as error:
+    except OSError as error:  # includes ssl.SSLError
         raise ConnectionLost(addr, error.strerror or str(error)) from error
     stream = Stream(reader, writer)
     try:

@@ -97,8 +97,14 @@ class ClientTlsSettings(ServerTlsSettings, frozen=True, kw_only=True, rename="ca
         Raises:
             ConfigError: a file cannot be used.
         """
-        if not self.encrypts_requests:
-            return None
+        return self.client_context() if self.encrypts_requests else None
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return the context of connections that are encrypted in any case.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
         files = CertificateFiles(
             "tls.client",
             self.tls_client_cert_path,

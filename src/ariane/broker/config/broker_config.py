@@ -143,6 +143,9 @@ def _check_role(config: BrokerConfig) -> None:
             host.parse(config.ha_master_address)
         except ProtocolError as error:
             raise ConfigError("haMasterAddress", config.ha_master_address, f"expected host:port; {error}") from error
+    if config.ha_tls and config.tls_server_mode == "disabled":
+        fix = "needs tls.server.mode = permissive or enforcing, whose certificate the replication port presents"
+        raise ConfigError("haTls", True, fix)
     if config.is_slave and config.broker_id <= 0:
         raise ConfigError(
             "brokerId", config.broker_id, "expected at least 1 for a slave, and different from the other slaves"

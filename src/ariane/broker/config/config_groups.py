@@ -287,6 +287,8 @@ class ReplicationSettings(RetentionSettings, frozen=True, kw_only=True, rename=j
     """SYNC_MASTER answers a send when a slave has it; SLAVE follows the master of its brokerName."""
     ha_master_address: Annotated[str, DefaultText("from the name server")] = ""
     """Replication address of a slave's master, `host:port`."""
+    ha_tls: Annotated[bool, ARIANE_ONLY] = False
+    """Encrypt replication: a slave connects encrypted, a master refuses plain slaves. Java's replication is always plain."""
     ha_send_heartbeat_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 5_000
     """Idle time after which either side sends a heartbeat."""
     ha_housekeeping_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 20_000

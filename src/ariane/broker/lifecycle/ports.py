@@ -15,7 +15,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler, Peer
 from ariane.net.flow_limits import ServerLimits
-from ariane.net.listening.connection_gate import ConnectionGate
+from ariane.net.listening.connection_gate import FIRST_BYTE_S, ConnectionGate
 from ariane.net.listening.server_tls import ServerTls
 from ariane.net.server import RemotingServer
 from ariane.net.streams import Stream, StreamServer
@@ -55,7 +55,8 @@ async def bind_ports(
         try:
             await server.bind()
             await server.bind_additional(server.port - VIP_PORT_OFFSET, vip_handlers)
-            ha_server = StreamServer(config.bind_address, server.port + HA_PORT_OFFSET, serve_slave, "listenPort")
+            gate, ha_port = ha_gate(config, tls), server.port + HA_PORT_OFFSET
+            ha_server = StreamServer(config.bind_address, ha_port, serve_slave, "listenPort", gate)
             await ha_server.bind()
         except ConfigError:
             await server.__aexit__(None, None, None)
@@ -64,3 +65,10 @@ async def bind_ports(
         else:
             return server, ha_server
     raise AssertionError("the last try returns or raises")
+
+
+def ha_gate(config: BrokerConfig, tls: ServerTls) -> ConnectionGate:
+    """Return what opens the connections of slaves. A Java slave sends nothing before its first heartbeat."""
+    first_byte_s = max(FIRST_BYTE_S, 2 * config.ha_send_heartbeat_interval / 1000)
+    setting = "haTls is true" if config.ha_tls else ""
+    return ConnectionGate(tls, is_required=config.ha_tls, setting=setting, first_byte_s=first_byte_s)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
 from ariane.broker.config.broker_config import BrokerConfig
@@ -152,11 +153,17 @@ async def follow_master(
     master_address: Callable[[], str],
     refresh_master: Callable[[], Awaitable[None]],
     on_stored: Callable[[], None],
+    encryption: Callable[[], Awaitable[ssl.SSLContext | None]],
 ) -> None:
     """Follow the master's log until cancelled.
 
     Args:
+        config: Intervals of replication.
+        replica: The log of this slave.
         master_address: Returns the master's replication address, "" while it is unknown.
+        refresh_master: Updates that address after an error.
+        on_stored: Called when records were stored.
+        encryption: Returns the context of the connection, None for a plain one; raises if the master must not be connected to.
     """
     reported = ""
     while True:
@@ -167,7 +174,7 @@ async def follow_master(
                     config.broker_name,
                     "no name server knows the address of the master yet, and haMasterAddress is not set",
                 )
-            async with open_stream(addr) as stream:
+            async with open_stream(addr, await encryption()) as stream:
                 log.info("Following the master at %s from offset %d", addr, replica.received)
                 reported = ""
                 await _follow_once(config, replica, stream, on_stored)

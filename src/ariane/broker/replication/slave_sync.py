@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.replication import topic_pages
 from ariane.broker.replication.replication import follow_master
 from ariane.broker.state import loaded_values
-from ariane.errors import ArianeError
+from ariane.errors import ArianeError, ConnectionLost
 from ariane.model import host
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.peer_log import REPEAT_S, PeerLog
@@ -30,6 +31,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.routing import KvTableBody
 from ariane.store.writing.log_replica import Replica
 
 log = logging.getLogger("ariane.broker.replication.slave_sync")
@@ -105,6 +107,21 @@ def delete_topic_handler(registration: Registration, copier: TableCopier) -> Han
         return Reply()
 
     return delete
+
+
+async def require_ariane(peers: ConnectionPool, master: str | None) -> None:
+    """Raise ConnectionLost unless the master is of this project.
+
+    Java's replication port reads the first 8 bytes of a TLS handshake as an acknowledged offset beyond every message, and a
+    SYNC_MASTER then confirms sends that no slave has.
+    """
+    if master is None:
+        raise ConnectionLost("the master", "not opened: haTls needs a name server that knows the master's address")
+    response = await peers.request_ok(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+    if "kernels" not in fastjson.decode(response.body, KvTableBody).table:  # no Java broker has this key
+        raise ConnectionLost(
+            master, "not opened: its replication is never encrypted, because it is Java's; set haTls=false"
+        )
 
 
 class TableCopier:
@@ -189,5 +206,15 @@ def start(
         if master := registration.master.master_addr:
             await copier.copy(master)
 
-    tasks.start(follow_master(config, replica, ha_master, refresh_master, on_stored), "follow the master")
+    context = config.client_context() if config.ha_tls else None
+
+    async def encryption() -> ssl.SSLContext | None:
+        if context is not None:
+            await require_ariane(copier.peers, registration.master.master_addr)
+        return context
+
+    if context is None and config.encrypts_requests:
+        text = "Replication from the master is not encrypted. Set haTls=true here and at the master if it is not Java's"
+        log.warning(text, extra={"notice": True})
+    tasks.start(follow_master(config, replica, ha_master, refresh_master, on_stored, encryption), "follow the master")
     tasks.repeat(COPY_INTERVAL_S, copy, "copy the master's tables", first_s=FIRST_COPY_S)

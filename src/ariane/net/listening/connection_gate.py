@@ -18,7 +18,7 @@ from ariane.errors import ArianeError
 from ariane.net import replies
 from ariane.net.connection_limits import ConnectionLimits
 from ariane.net.listening.pending_connections import PendingConnections
-from ariane.net.listening.server_tls import ServerTls
+from ariane.net.listening.server_tls import ServerTls, TlsMode
 from ariane.net.peer_log import PeerLog
 from ariane.net.tasks import BackgroundTasks
 
@@ -38,11 +38,24 @@ MakeProtocol = Callable[[], asyncio.Protocol]
 
 
 class ConnectionGate:
-    """Opens the connections of a server's ports."""
+    """Opens the connections of a server's ports.
 
-    def __init__(self, tls: ServerTls) -> None:
+    Args:
+        tls: Certificates and mode of the server.
+        is_required: Whether these ports need encryption, or accept plain connections, whatever the mode; None: the mode decides.
+        setting: What decides, in messages.
+        first_byte_s: Time limit for the first byte.
+    """
+
+    def __init__(
+        self, tls: ServerTls, *, is_required: bool | None = None, setting: str = "", first_byte_s: float | None = None
+    ) -> None:
         self.tls = tls
-        self.silent = PendingConnections("no data arrived", SILENT_LIMITS, FIRST_BYTE_S)
+        self.mode: TlsMode = tls.mode
+        if is_required is not None and tls.mode != "disabled":
+            self.mode = "enforcing" if is_required else "permissive"
+        self.mode_setting = setting or f"tls.server.mode is {tls.mode}"
+        self.silent = PendingConnections("no data arrived", SILENT_LIMITS, first_byte_s or FIRST_BYTE_S)
         self.handshakes = PendingConnections("its TLS handshake did not end", HANDSHAKE_LIMITS, HANDSHAKE_S)
         self._tasks = BackgroundTasks("TLS")  # one per unfinished handshake
         self._log = PeerLog(log)
@@ -89,15 +102,15 @@ class UndecidedConnection(asyncio.Protocol):
         self._gate.silent.add(self)
 
     def data_received(self, data: bytes) -> None:
-        gate, mode = self._gate, self._gate.tls.mode
+        gate, mode = self._gate, self._gate.mode
         gate.silent.discard(self)
         if data[0] != HANDSHAKE_BYTE:
             if mode == "enforcing":
-                self.drop("it is not encrypted, and tls.server.mode is enforcing")
+                self.drop(f"it is not encrypted, and {gate.mode_setting}")
             else:
                 self._hand_over(self._transport, data)
         elif mode == "disabled":
-            self.drop("it is encrypted, and tls.server.mode is disabled")
+            self.drop(f"it is encrypted, and {gate.mode_setting}")
         else:
             self._transport.pause_reading()  # until the TLS layer reads
             gate.handshakes.add(self)
