@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,23 @@ from trace_frames import after, before, pub
 
 from ariane.model.trace_event import TraceEvent
 from ariane.pipeline import jobs
-from ariane.pipeline.publishing import few_rows, incremental, staged_tables, table_publisher
-from ariane.pipeline.tables import trace_decoding
-from ariane.tables import ALL_TABLES, JOURNEYS, MESSAGES, TRACE_EVENTS, table_format
+from ariane.pipeline.publishing import (
+    combining,
+    few_rows,
+    incremental,
+    minute_patches,
+    staged_tables,
+    table_publisher,
+)
+from ariane.pipeline.tables import health, trace_decoding, traffic
+from ariane.tables import ALL_TABLES, CLOCKS, JOURNEYS, MESSAGES, TRACE_EVENTS, table_format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 HOUR_MS = 3_600_000
-TABLES = (*jobs.TRACE_TABLES, jobs.HEALTH_TABLE)
+TABLES = (*jobs.TRACE_TABLES, *jobs.TRAFFIC_TABLES, jobs.HEALTH_TABLE)
 HOSTS = ("10.0.0.9:5000", "10.0.0.8:5000")
 
 
@@ -36,6 +44,7 @@ class Feed:
         self.spark = spark
         self.home = home
         self._offset = 0
+        self._staged = staged_tables.StagedTables(spark, home)
 
     def append(self, traces: list[tuple[TraceEvent, int, str]], stored: list[dict[str, Any]]) -> None:
         rows = []
@@ -53,7 +62,10 @@ class Feed:
 
     def rebuild(self, *tables: incremental.IncrementalTable) -> list[int]:
         """Rebuild tables and return the number of changed buckets of each."""
-        results = [incremental.rebuild_changed(self.spark, self.home, table, 0) for table in tables or TABLES]
+        results = [
+            incremental.rebuild_changed(self.spark, self.home, table, 0, staged=self._staged)
+            for table in tables or TABLES
+        ]
         return [result.buckets if result is not None else 0 for result in results]
 
     def rows(self, name: str) -> list[str]:
@@ -64,6 +76,26 @@ class Feed:
 
 def in_queue(message_id: str, ms: int, keys: str) -> dict[str, Any]:
     return frames.stored(message_id, ms, broker="b", queue_id=0, queue_offset=ms, commit_log_offset=ms, keys=keys)
+
+
+def record_combined(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, ...]]:
+    """Return a set to which the key of each table is added that is computed from few messages or minutes."""
+    combined: set[tuple[str, ...]] = set()
+    combine, adjacent = combining.combine, minute_patches._adjacent
+
+    def record_combine(combination: combining.Combination, *args: Any) -> Any:
+        rows = combine(combination, *args)
+        if rows is not None:
+            combined.add(combination.key)
+        return rows
+
+    def record_adjacent(*args: Any) -> Any:
+        combined.add((CLOCKS.name,))
+        return adjacent(*args)
+
+    monkeypatch.setattr(combining, "combine", record_combine)
+    monkeypatch.setattr(minute_patches, "_adjacent", record_adjacent)
+    return combined
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -93,11 +125,16 @@ def test_rows_in_random_order_yield_the_tables_of_a_whole_rebuild(
     rng.shuffle(traces)
     rng.shuffle(stored)
     steps = 3
-    monkeypatch.setattr(few_rows, "MAX_MESSAGES", 8)  # of 12: some rounds compute whole buckets
+    monkeypatch.setattr(minute_patches, "MAX_PART", 1)  # also if their few events are all of the bucket
+    combined = record_combined(monkeypatch)
     gradual = Feed(spark, tmp_path / "gradual")
     for step in range(steps):
+        # 8 of 12: some buckets are computed as a whole, those of linked messages always.
+        monkeypatch.setattr(few_rows, "MAX_MESSAGES", 8 if step < steps - 1 else 500)
         gradual.append(traces[step::steps], stored[step::steps])
-        gradual.rebuild()
+        with ThreadPoolExecutor(1) as thread:  # without an active session of Spark
+            thread.submit(gradual.rebuild).result()
+    assert combined == {traffic.COMBINATION.key, traffic.SLOWEST.key, health.COMBINATION.key, (CLOCKS.name,)}
     monkeypatch.setattr(few_rows, "MAX_MESSAGES", 0)
     monkeypatch.setattr(staged_tables, "MAX_ROWS", 0)
     whole = Feed(spark, tmp_path / "whole")
@@ -130,10 +167,10 @@ def test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock(
     feed.rebuild()
     assert changed() == {}
     feed.append([(pub(d), HOUR_MS, HOSTS[0])], [])
-    incremental.rebuild_changed(spark, feed.home, jobs.TRACE_TABLES[0], 0)
+    feed.rebuild(jobs.TRACE_TABLES[0])
     assert list(changed().values()) == [{d}], "the clock has one more message and the same bounds"
     feed.append([(pub(e, HOUR_MS + 30_000), HOUR_MS, HOSTS[0])], [])
-    incremental.rebuild_changed(spark, feed.home, jobs.TRACE_TABLES[0], 0)
+    feed.rebuild(jobs.TRACE_TABLES[0])
     assert set().union(*changed().values()) >= {c, d, e}, "the bounds of their time are narrower"
 
 

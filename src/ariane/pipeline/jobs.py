@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
+from ariane.pipeline.publishing import minute_patches, patches
 from ariane.pipeline.publishing.few_rows import Link, TimedInput
 from ariane.pipeline.publishing.incremental import IncrementalTable
 from ariane.pipeline.tables import (
@@ -106,7 +107,13 @@ RECORDS = TopicSource(
 
 # The as-of time comes from the traces: `messages` belongs to other jobs, which may not run.
 TRACE_TABLES = (
-    IncrementalTable(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, freshness_inputs=(t.TRACE_EVENTS,)),
+    IncrementalTable(
+        t.CLOCKS,
+        (t.TRACE_EVENTS, t.MESSAGES),
+        clocks.clocks,
+        freshness_inputs=(t.TRACE_EVENTS,),
+        patch=partial(minute_patches.by_minute, events=t.TRACE_EVENTS, series=clocks.SHARED_CLOCK[1:]),
+    ),
     IncrementalTable(
         t.MESSAGE_KEYS,
         (t.TRACE_EVENTS,),
@@ -124,9 +131,19 @@ TRACE_TABLES = (
     ),
 )
 TRAFFIC_TABLES = (
-    IncrementalTable(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),
+    IncrementalTable(
+        t.TRAFFIC,
+        (t.TRACE_EVENTS, t.JOURNEYS),
+        traffic.traffic,
+        patch=partial(patches.by_message, combination=traffic.COMBINATION, rewritten=(t.JOURNEYS.name,)),
+    ),
     IncrementalTable(t.LATENCIES, (t.TRAFFIC,), traffic.latencies),
-    IncrementalTable(t.SLOW_MESSAGES, (t.JOURNEYS,), traffic.slow_messages),
+    IncrementalTable(
+        t.SLOW_MESSAGES,
+        (t.JOURNEYS,),
+        traffic.slow_messages,
+        patch=partial(patches.by_message, combination=traffic.SLOWEST, rewritten=(t.JOURNEYS.name,)),
+    ),
 )
 CONSUMPTION_TABLE = IncrementalTable(
     t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, lookback=1
@@ -137,6 +154,7 @@ HEALTH_TABLE = IncrementalTable(
     health.health,
     lookback=1,
     link=Link(t.MESSAGES, ("properties", "keys"), health.order_keys),
+    patch=partial(patches.by_message, combination=health.COMBINATION),
 )
 # The as-of time comes from the messages: there may be no marks for days, and traces belong to another job.
 MARKS_TABLE = IncrementalTable(t.POSITION_MARKS, (t.RECORD_POSITIONS,), messages.position_marks, repartitioned=True)

@@ -28,7 +28,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import backlog, maintenance, restarts, round_pacing
 from ariane.pipeline.jobs import PipelineJob, TopicSource
-from ariane.pipeline.publishing import incremental, table_publisher
+from ariane.pipeline.publishing import incremental, staged_tables, table_publisher
 from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
@@ -209,6 +209,8 @@ class JobRunner:
         self._settings = settings  # intervals and retention
         self._stop = stop  # set by signals; every wait of the runner ends with it
         self._readers: tuple[SourceReader, ...] = ()  # while running, one per source
+        # Frames of small computations, built once; an object store has none.
+        self._staged = staged_tables.StagedTables(spark, home) if isinstance(home, Path) else None
         self._listener: JobListener = SilentListener()  # prints progress, or nothing in tests
 
     def run(self, listener: JobListener) -> None:
@@ -311,7 +313,7 @@ class JobRunner:
     def _rebuild(
         self, table: incremental.IncrementalTable, pinned: incremental.Versions
     ) -> incremental.AggregationResult | None:
-        return incremental.rebuild_changed(self._spark, self._home, table, SYSTEM_CLOCK.now_ms(), pinned)
+        return incremental.rebuild_changed(self._spark, self._home, table, SYSTEM_CLOCK.now_ms(), pinned, self._staged)
 
     @property
     def _base_tables(self) -> list[TableSchema]:

@@ -9,8 +9,10 @@ bucket: tests/spark/test_pipeline_few_rows.py compares both for rows in random o
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,8 @@ MAX_ROWS = 5_000  # new ones of a bucket
 MAX_MESSAGES = 500  # changed ones of a table; more are computed with their whole buckets
 ID = "message_id"
 COMPRESSION = "zstd"
+# Metadata of a file with the rows of a whole bucket: JSON, the path of the file it was made from, and the messages that differ.
+CHANGED = b"ariane.changed"
 
 Rows = dict[str, pa.Table]  # by bucket
 
@@ -51,7 +55,11 @@ class Link(NamedTuple):
 
 
 def changed_messages(
-    home: Path, inputs: Mapping[str, TableVersion], applied: Mapping[str, int], timed: TimedInput | None
+    home: Path,
+    inputs: Mapping[str, TableVersion],
+    applied: Mapping[str, int],
+    timed: TimedInput | None,
+    rewritten: Collection[str] = (),
 ) -> dict[str, set[str]]:
     """Return the ids of the messages whose rows may have changed, by bucket, of buckets with few of them.
 
@@ -59,6 +67,7 @@ def changed_messages(
         inputs: versions of the inputs.
         applied: last version of each input that the table contains.
         timed: input without message ids.
+        rewritten: names of inputs whose buckets are replaced.
     """
     changed: dict[str, set[str]] = {}
     too_many: set[str] = set()
@@ -66,6 +75,13 @@ def changed_messages(
         if timed is not None and name == timed.table.name:
             continue
         for bucket, files in _new_files(version, applied.get(name, 0)).items():
+            if name in rewritten:
+                since = _changes_since(home / name, version, bucket, applied.get(name, 0))
+                if since is None:
+                    too_many.add(bucket)
+                else:
+                    changed.setdefault(bucket, set()).update(since[0])
+                continue
             if sum(file.rows for file in files) > MAX_ROWS:
                 too_many.add(bucket)
                 continue
@@ -84,22 +100,64 @@ def changed_messages(
     return few
 
 
+def changed_buckets(inputs: Mapping[str, TableVersion], applied: Mapping[str, int]) -> set[str]:
+    """Return the buckets whose inputs have new files."""
+    return {bucket for name, version in inputs.items() for bucket in _new_files(version, applied.get(name, 0))}
+
+
 def is_linked(home: Path, version: TableVersion, link: Link, change: tuple[str, set[str]], bucket: str) -> bool:
     """Return whether messages of `bucket` have a key in common with the messages of a change (their bucket, their ids)."""
-
-    def keys(of: str, ids: set[str] | None = None) -> set[str]:
-        result: set[str] = set()
-        for file in version.files:
-            if file.bucket == of:
-                rows = _columns(home / link.table.name / file.path, (ID, *link.columns))
-                if ids is not None:
-                    rows = rows.filter(pc.is_in(rows[ID], pa.array(ids, pa.string())))
-                result.update(pc.unique(link.keys(rows)).to_pylist())
-        return result - {None, ""}
-
     changed, ids = change
-    keys_of_change = keys(changed, ids)
-    return bool(keys_of_change) and not keys_of_change.isdisjoint(keys(bucket))
+    rows = keys_of(home, version, link, changed)
+    keys = pc.unique(rows.filter(pc.is_in(rows[ID], pa.array(ids, pa.string())))["key"]).to_pylist()
+    others = keys_of(home, version, link, bucket)["key"]
+    return bool(pc.any(pc.is_in(others, pa.array({*keys} - {None, ""}, pa.string()))).as_py())
+
+
+def keys_of(home: Path, version: TableVersion, link: Link, bucket: str) -> pa.Table:
+    """Return the message id and the `key` of each record of a bucket."""
+    parts = [pa.table({ID: pa.array([], pa.string()), "key": pa.array([], pa.string())})]
+    for file in version.files:
+        if file.bucket == bucket:
+            rows = _columns(home / link.table.name / file.path, (ID, *link.columns))
+            parts.append(pa.table({ID: rows[ID], "key": link.keys(rows)}))
+    return pa.concat_tables(parts)
+
+
+def of_messages(ids: Collection[str]) -> pc.Expression:
+    """Return the condition that a row belongs to one of the messages."""
+    return pc.field(ID).isin(sorted(ids))
+
+
+def rows_of(home: Path, table: TableSchema, version: TableVersion | None, bucket: str) -> pa.Table | None:
+    """Return the rows of a bucket; None if it has no file."""
+    files = [file for file in version.files if file.bucket == bucket] if version else []
+    parts = [pq.ParquetFile(home / table.name / file.path).read(columns=table.column_names) for file in files]
+    return pa.concat_tables(parts, promote_options="permissive") if parts else None
+
+
+def paths_of(
+    directory: Path, version: TableVersion, bucket: str, applied: int | None, *, is_rewritten: bool
+) -> list[str] | None:
+    """Return the paths of a bucket's files, or of those of an earlier version; None if these are not known.
+
+    Args:
+        directory: directory of the table.
+        version: version of the table.
+        bucket: bucket of the files.
+        applied: number of the earlier version; None: those of `version`.
+        is_rewritten: whether the table's buckets are replaced, otherwise rows are added.
+    """
+    files = [file for file in version.files if file.bucket == bucket]
+    if applied is None or all(file.added_version <= applied for file in files):
+        return [file.path for file in files]
+    if is_rewritten:
+        since = _changes_since(directory, version, bucket, applied)
+        return None if since is None else since[1]
+    # A file that was merged from others may have rows of both.
+    if any(file.added_version > applied and _number(file.path) != file.added_version for file in files):
+        return None
+    return [file.path for file in files if file.added_version <= applied]
 
 
 def merge(home: Path, table: TableSchema, changed: Mapping[str, set[str]], computed: Mapping[str, pa.Table]) -> Rows:
@@ -109,12 +167,18 @@ def merge(home: Path, table: TableSchema, changed: Mapping[str, set[str]], compu
     merged: Rows = {}
     for bucket, ids in changed.items():
         parts = [computed[bucket]] if bucket in computed else []
-        for file in files.get(bucket, ()):
-            rows = pq.ParquetFile(home / table.name / file.path).read()
-            parts.append(rows.filter(pc.invert(pc.is_in(rows[ID], pa.array(ids, pa.string())))))
+        paths = [file.path for file in files.get(bucket, ())]
+        for path in paths:
+            rows = pq.ParquetFile(home / table.name / path).read()
+            is_unchanged = pc.invert(pc.is_in(rows[ID], pa.array(ids, pa.string())))
+            parts.append(_take(rows, pc.indices_nonzero(is_unchanged)))
         rows = pa.concat_tables(parts, promote_options="permissive") if parts else None
         if rows is not None and rows.num_rows:
-            merged[bucket] = rows.select(table.column_names)
+            rows = rows.select(table.column_names).replace_schema_metadata()
+            if len(paths) <= 1:
+                change = json.dumps([paths[0] if paths else None, sorted(ids)])
+                rows = rows.replace_schema_metadata({CHANGED: change})
+            merged[bucket] = rows
     return merged
 
 
@@ -126,7 +190,7 @@ def write(directory: Path, table: TableSchema, rows: Rows) -> None:
             continue
         target = directory / f"{BUCKET}={bucket}"
         target.mkdir(parents=True, exist_ok=True)
-        ordered = part.take(pc.sort_indices(part, sort_keys=order))
+        ordered = _take(part, pc.sort_indices(part, sort_keys=order))
         pq.write_table(
             ordered,
             target / "part-00000.zstd.parquet",
@@ -136,6 +200,17 @@ def write(directory: Path, table: TableSchema, rows: Rows) -> None:
             row_group_size=max(1, table.row_group_bytes * ordered.num_rows // max(1, ordered.nbytes)),
             write_page_index=True,
         )
+
+
+def _take(rows: pa.Table, numbers: pa.UInt64Array) -> pa.Table:
+    """Return rows by their numbers, as slices without copies if they are few runs of successive numbers."""
+    signed = numbers.cast(pa.int64())
+    breaks = pc.indices_nonzero(pc.not_equal(pc.subtract(signed[1:], signed[:-1]), 1)).to_pylist()
+    if len(breaks) > 2 * MAX_MESSAGES:
+        return rows.take(numbers)
+    bounds = [0, *(number + 1 for number in breaks), len(signed)]
+    runs = [(signed[first].as_py(), last - first) for first, last in pairwise(bounds) if last > first]
+    return pa.concat_tables([rows.slice(first, count) for first, count in runs]) if runs else rows.slice(0, 0)
 
 
 def _messages_of_times(
@@ -165,6 +240,29 @@ def _messages_of_times(
                 ids.update(rows.filter(pc.is_in(at, pa.array(times, at.type)))[ID].to_pylist())
         result[bucket] = ids
     return result
+
+
+def _changes_since(
+    directory: Path, version: TableVersion, bucket: str, applied: int
+) -> tuple[set[str], list[str]] | None:
+    """Return the messages that differ from an earlier version, and its path, if any; None if they are not known."""
+    (path, *others) = (file.path for file in version.files if file.bucket == bucket)
+    if others:
+        return None
+    changed: set[str] = set()
+    while _number(path) > applied:
+        try:
+            change = (pq.read_metadata(directory / path).metadata or {}).get(CHANGED)
+        except FileNotFoundError:  # removed after its retention
+            return None
+        if change is None:
+            return None
+        former, ids = json.loads(change)
+        changed.update(ids)
+        if former is None:
+            return changed, []
+        path = former
+    return (changed, [path]) if (directory / path).exists() else None
 
 
 def _path_at(version: TableVersion, bucket: str, number: int) -> str | None:

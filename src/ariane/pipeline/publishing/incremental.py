@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.pipeline.publishing import few_rows, staged_tables, table_publisher
+import pyarrow as pa
+
+from ariane.pipeline.publishing import few_rows, patches, staged_tables, table_publisher
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, DataFile, TableVersion, read_version
 from ariane.tables.table_home import Home
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
 
 
 Versions = Mapping[str, TableVersion | None]
-
-# By session, HOME, table, its function, and whether it is interpreted.
-_staged_tables: dict[tuple[object, ...], staged_tables.StagedTable] = {}
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,9 @@ class IncrementalTable:
     """Number of preceding buckets that `compute` needs as well. The rows that it returns for these are dropped."""
     link: few_rows.Link | None = None
     """How a bucket depends on the messages of the preceding ones; None: on all of them."""
+    patch: Callable[[staged_tables.StagedTables, Path, patches.Computation, set[str]], few_rows.Rows] | None = None
+    """Returns the rows of buckets with few changes, where a row depends on several messages; None: buckets are computed from all
+    their messages."""
     repartitioned: bool = False
     """Whether rows go to other buckets than their input rows. `compute` then takes an additional DataFrame per input, before the
     others, with only the new rows of changed buckets. Its result is appended, so rows may be duplicated."""
@@ -71,17 +73,23 @@ def current_versions(home: Home, tables: Iterable[TableSchema]) -> Versions:
 
 
 def rebuild_changed(
-    spark: SparkSession, home: Home, incremental: IncrementalTable, now_ms: int, pinned: Versions | None = None
+    spark: SparkSession,
+    home: Home,
+    incremental: IncrementalTable,
+    now_ms: int,
+    pinned: Versions | None = None,
+    staged: staged_tables.StagedTables | None = None,
 ) -> AggregationResult | None:
     """Compute the buckets whose inputs have changed and publish them; return None if there are none.
 
     Args:
         spark: session of the job.
-        home: directory of the tables.
+        home: directory of the tables, or their place in an object store.
         incremental: what to compute.
         now_ms: time of the commit.
         pinned: versions to read of inputs that queries append to meanwhile. Tables that are computed one after another from
             the same versions agree with each other; otherwise the next computation of the first one changes the others again.
+        staged: frames of earlier calls for this session and HOME; None: they are built again.
     """
     newest = current_versions(home, (table for table in incremental.inputs if table.name not in (pinned or {})))
     versions = {**newest, **(pinned or {})}
@@ -99,7 +107,13 @@ def rebuild_changed(
     buckets = changed_buckets | (following & filled_buckets)
     if not buckets:
         return None
-    frame, rows = _compute(spark, home, incremental, inputs, applied, buckets)
+    if isinstance(home, Path):
+        rows = _compute_in_one_task(
+            staged or staged_tables.StagedTables(spark, home), home, incremental, (inputs, applied), buckets
+        )
+    else:
+        rows = {}
+    frame = _compute(spark, home, incremental, (inputs, applied), buckets - rows.keys())
     change = table_publisher.TableChange(
         frame=frame,
         rows=rows,
@@ -133,39 +147,62 @@ def _following_buckets(
     }
 
 
+NO_ROWS = pa.table({})
+Inputs = tuple[Mapping[str, TableVersion], Mapping[str, int]]  # their versions, and those that the table contains
+
+
 def _compute(
-    spark: SparkSession,
-    home: Home,
-    incremental: IncrementalTable,
-    inputs: Mapping[str, TableVersion],
-    applied: Mapping[str, int],
-    buckets: set[str],
-) -> tuple[DataFrame | None, few_rows.Rows]:
-    """Return the rows of changed buckets: those of buckets with many changes, and those of the others."""
-    if incremental.repartitioned:
-        new = _rows_of(spark, home, incremental, inputs, lambda name, file: file.added_version > applied.get(name, 0))
-        changed_rows = _rows_of(spark, home, incremental, inputs, lambda _, file: file.bucket in buckets)
-        return incremental.compute(*new, *changed_rows), {}
-    rows: few_rows.Rows = {}
-    # Files of an object store are read by tasks only.
-    if incremental.is_by_message and applied and isinstance(home, Path):
-        changed = few_rows.changed_messages(home, inputs, applied, incremental.timed)
-        if changed:
-            computed = _compute_staged(spark, home, incremental, inputs, changed)
-            rows = few_rows.merge(home, incremental.table, changed, computed)
-            buckets = buckets - changed.keys()
+    spark: SparkSession, home: Home, incremental: IncrementalTable, inputs: Inputs, buckets: set[str]
+) -> DataFrame | None:
+    """Return the rows of buckets, computed in as many tasks as Spark chooses; None without buckets."""
     if not buckets:
-        return None, rows
-    read_buckets = buckets | {
-        before for bucket in buckets for before in _adjacent_buckets(bucket, -incremental.lookback)
-    }
-    if isinstance(home, Path) and _count_rows(inputs, read_buckets) <= staged_tables.MAX_ROWS:
-        computed = _compute_staged(spark, home, incremental, inputs, dict.fromkeys(read_buckets))
-        return None, rows | {bucket: part for bucket, part in computed.items() if bucket in buckets}
+        return None
+    versions, applied = inputs
+    if incremental.repartitioned:
+        new = _rows_of(spark, home, incremental, versions, lambda name, file: file.added_version > applied.get(name, 0))
+        changed_rows = _rows_of(spark, home, incremental, versions, lambda _, file: file.bucket in buckets)
+        return incremental.compute(*new, *changed_rows)
+    read_buckets = _with_lookback(incremental, buckets)
     frame = incremental.compute(
-        *_rows_of(spark, home, incremental, inputs, lambda _, file: file.bucket in read_buckets)
+        *_rows_of(spark, home, incremental, versions, lambda _, file: file.bucket in read_buckets)
     )
-    return (frame.where(frame[BUCKET].isin(sorted(buckets))) if incremental.lookback else frame), rows
+    return frame.where(frame[BUCKET].isin(sorted(buckets))) if incremental.lookback else frame
+
+
+def _compute_in_one_task(
+    staged: staged_tables.StagedTables, home: Path, incremental: IncrementalTable, inputs: Inputs, buckets: set[str]
+) -> few_rows.Rows:
+    """Return the rows of buckets with few changed messages or few rows. Those of other buckets are missing.
+
+    Files of an object store are read by tasks only.
+    """
+    if incremental.repartitioned:
+        return {}
+    versions, applied = inputs
+    former = read_version(home, incremental.table)
+    # The rows of an input that was removed or replaced by a backup are in all rows of their buckets.
+    is_continued = bool(applied) and former is not None and former.applied.keys() == applied.keys()
+    rows: few_rows.Rows = {}
+    if incremental.is_by_message and is_continued:
+        changed = few_rows.changed_messages(home, versions, applied, incremental.timed)
+        if changed:
+            computed = _compute_staged(staged, home, incremental, versions, changed)
+            rows = dict.fromkeys(changed, NO_ROWS) | few_rows.merge(home, incremental.table, changed, computed)
+    elif incremental.patch is not None and is_continued:
+        computation = patches.Computation(
+            incremental.table, incremental.inputs, incremental.compute, versions, applied, incremental.link
+        )
+        rows = incremental.patch(staged, home, computation, buckets)
+    rest = buckets - rows.keys()
+    read_buckets = _with_lookback(incremental, rest)
+    if rest and _count_rows(versions, read_buckets) <= staged_tables.MAX_ROWS:
+        computed = _compute_staged(staged, home, incremental, versions, dict.fromkeys(read_buckets))
+        rows |= {bucket: computed.get(bucket, NO_ROWS) for bucket in rest}
+    return rows
+
+
+def _with_lookback(incremental: IncrementalTable, buckets: set[str]) -> set[str]:
+    return buckets | {before for bucket in buckets for before in _adjacent_buckets(bucket, -incremental.lookback)}
 
 
 def _rows_of(
@@ -187,22 +224,25 @@ def _rows_of(
 
 
 def _compute_staged(
-    spark: SparkSession,
+    staged: staged_tables.StagedTables,
     home: Path,
     incremental: IncrementalTable,
     inputs: Mapping[str, TableVersion],
     buckets: Mapping[str, set[str] | None],
 ) -> few_rows.Rows:
     """Compute the rows of buckets, or only those of some messages, in one task."""
+    selections: dict[str, list[staged_tables.FileRows]] = {}
+    for table in incremental.inputs:
+        for file in inputs[table.name].files if table.name in inputs else ():
+            if file.bucket in buckets:
+                ids = buckets[file.bucket]
+                rows = few_rows.of_messages(ids) if ids is not None and few_rows.ID in table.column_names else None
+                selection = staged_tables.FileRows(file.bucket, home / table.name / file.path, rows)
+                selections.setdefault(table.name, []).append(selection)
     is_interpreted = _count_rows(inputs, buckets) <= staged_tables.MAX_INTERPRETED_ROWS or None not in buckets.values()
-    key = (spark, home, incremental.table.name, incremental.compute, is_interpreted)
-    if key not in _staged_tables:
-        session = staged_tables.session(spark, is_interpreted=is_interpreted)
-        directory = home / "checkpoint" / "staged" / incremental.table.name
-        _staged_tables[key] = staged_tables.StagedTable(
-            session, directory, incremental.table, incremental.inputs, incremental.compute
-        )
-    return _staged_tables[key].compute(home, inputs, buckets)
+    return staged.compute(
+        incremental.table, incremental.inputs, incremental.compute, selections, is_interpreted=is_interpreted
+    )
 
 
 def _count_rows(inputs: Mapping[str, TableVersion], buckets: Collection[str]) -> int:

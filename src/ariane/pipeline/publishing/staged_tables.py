@@ -3,25 +3,27 @@
     rows of buckets or messages ─→ HOME/checkpoint/staged ─ compute ─→ Arrow
 
 For few rows Spark's planning, code generation and files cost more than the rows. Most of it is building a data frame, which Spark
-analyzes step by step. `StagedTable` builds one per table, over a directory whose files are replaced for each computation.
+analyzes step by step, and planning it. `StagedTable` does both once per table, over a directory whose files are replaced for each
+computation, and runs a copy of the physical plan.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ariane.pipeline.publishing.few_rows import ID, Rows
+from ariane.pipeline.publishing.few_rows import Rows
 from ariane.tables import TableSchema
-from ariane.tables.table_format import BUCKET, TableVersion
+from ariane.tables.table_format import BUCKET
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,20 +41,66 @@ SETTINGS = {
 }
 
 
-@cache
-def session(spark: SparkSession, *, is_interpreted: bool) -> SparkSession:
-    """Return a session of the same application whose queries run in one task."""
-    few = spark.newSession()
-    for key, value in (SETTINGS | (INTERPRETED if is_interpreted else {})).items():
-        few.conf.set(key, value)
-    return few
+class FileRows(NamedTuple):
+    """Rows of a data file."""
+
+    bucket: str
+    """Bucket in which they are computed."""
+    path: Path
+    rows: pc.Expression | None = None
+    """None: all."""
+
+
+SelectedRows = Mapping[str, Iterable[FileRows]]  # by name of the input
+
+
+class StagedTables:
+    """The staged tables of a session, by table, its function, and whether it is interpreted."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self._spark = spark
+        self._home = home
+        self._sessions: dict[bool, SparkSession] = {}  # by whether their plans are interpreted
+        self._tables: dict[tuple[str, Callable[..., DataFrame], bool], StagedTable] = {}
+
+    def compute(
+        self,
+        table: TableSchema,
+        inputs: tuple[TableSchema, ...],
+        function: Callable[..., DataFrame],
+        selections: SelectedRows,
+        *,
+        is_interpreted: bool,
+    ) -> Rows:
+        """Return the rows of a table by bucket.
+
+        Args:
+            table: table of the results.
+            inputs: tables of the arguments of `function`.
+            function: returns the table's columns and `bucket`.
+            selections: rows of the inputs.
+            is_interpreted: whether to generate no code.
+        """
+        key = (table.name, function, is_interpreted)
+        if key not in self._tables:
+            directory = self._home / "checkpoint" / "staged" / table.name
+            self._tables[key] = StagedTable(self._session(is_interpreted), directory, table, inputs, function)
+        return self._tables[key].compute(selections)
+
+    def _session(self, is_interpreted: bool) -> SparkSession:
+        """Return a session of the same application whose queries run in one task."""
+        if is_interpreted not in self._sessions:
+            session = self._sessions[is_interpreted] = self._spark.newSession()
+            for key, value in (SETTINGS | (INTERPRETED if is_interpreted else {})).items():
+                session.conf.set(key, value)
+        return self._sessions[is_interpreted]
 
 
 class StagedTable:
     """Computes a table by one data frame that is built once.
 
     Args:
-        spark: Session of `session`.
+        spark: Session whose queries run in one task.
         directory: Directory of the rows, which executors see; it is created.
         table: Table of the results.
         inputs: Tables of the arguments of `function`.
@@ -73,20 +121,22 @@ class StagedTable:
         self._inputs = inputs
         self._function = function
         self._frame: DataFrame | None = None  # built by the first computation
+        self._plan: Any = None  # physical plan of the frame, never executed itself
 
-    def compute(self, home: Path, versions: Mapping[str, TableVersion], buckets: Mapping[str, set[str] | None]) -> Rows:
-        """Return the table's rows by bucket.
+    def compute(self, selections: SelectedRows) -> Rows:
+        """Return the table's rows by bucket, computed from rows of the inputs."""
+        from pyspark.sql import DataFrame
 
-        Args:
-            home: directory of the tables.
-            versions: versions of the inputs; those without a version are empty.
-            buckets: buckets to read; with a set, only the rows of these messages.
-        """
         try:
             for table in self._inputs:
-                _stage(self._directory / table.name, home, table, versions.get(table.name), buckets)
-            # A frame's physical plan keeps what it has read; `select` yields a new one for the same analyzed plan.
-            result = self._refreshed().select("*").toArrow()
+                _stage(self._directory / table.name, table, selections.get(table.name, ()))
+            frame = self._refreshed()
+            session = self._spark._jsparkSession
+            with _active_session(self._spark):
+                # A physical plan keeps what it has read. A copy reads again, and costs a third of planning.
+                rows = self._plan.clone().execute()
+            copy = session.internalCreateDataFrame(rows, frame._jdf.schema(), False)
+            result = DataFrame(copy, self._spark).toArrow()
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
         rows = result.drop_columns([BUCKET])
@@ -105,6 +155,7 @@ class StagedTable:
                 for table in self._inputs
             ]
             self._frame = self._function(*frames).select(*self._table.column_names, BUCKET)
+            self._plan = self._frame._jdf.queryExecution().executedPlan()
         else:
             leaves = self._frame._jdf.queryExecution().analyzed().collectLeaves()
             for number in range(leaves.size()):
@@ -112,31 +163,37 @@ class StagedTable:
         return self._frame
 
 
-def _stage(
-    directory: Path,
-    home: Path,
-    table: TableSchema,
-    version: TableVersion | None,
-    buckets: Mapping[str, set[str] | None],
-) -> None:
-    """Fill a directory with the rows of some buckets of a table."""
+@contextmanager
+def _active_session(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread: a copied plan belongs to it, and a thread may have none."""
+    sessions = spark._get_j_spark_session_class(spark._jvm)
+    former = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if former.isDefined():
+            sessions.setActiveSession(former.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _stage(directory: Path, table: TableSchema, selections: Iterable[FileRows]) -> None:
+    """Fill a directory with rows of a table."""
     shutil.rmtree(directory, ignore_errors=True)
     # Without any file Spark would not recognize the partition column.
     (directory / f"{BUCKET}=none").mkdir(parents=True)
     pq.write_table(
         pa.table({table.column_names[0]: pa.array([], pa.string())}), directory / f"{BUCKET}=none" / "0.parquet"
     )
-    for number, file in enumerate(version.files if version else ()):
-        if file.bucket not in buckets:
-            continue
-        source, ids = home / table.name / file.path, buckets[file.bucket]
-        target = directory / source.parent.name / f"{number}.parquet"
+    for number, selection in enumerate(selections):
+        target = directory / f"{BUCKET}={quote(selection.bucket)}" / f"{number}.parquet"
         target.parent.mkdir(exist_ok=True)
-        if ids is not None and ID in table.column_names:
-            rows = pq.read_table(source, filters=pc.field(ID).isin(sorted(ids)), partitioning=None)
+        if selection.rows is not None:
+            rows = pq.read_table(selection.path, filters=selection.rows, partitioning=None)
             pq.write_table(rows, target, compression="none")
         else:
             try:
-                os.link(source, target)
+                os.link(selection.path, target)
             except OSError:  # the file system has no hard links
-                shutil.copyfile(source, target)
+                shutil.copyfile(selection.path, target)

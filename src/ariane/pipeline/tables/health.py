@@ -19,7 +19,7 @@ Rules
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from ariane.model.message import REAL_TOPIC, RETRY_TOPIC
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from ariane.model.trace_event import MessageType
+from ariane.pipeline.publishing import combining
 from ariane.tables import HEALTH
 from ariane.tables.declarations import health as kinds
 from ariane.tables.time_buckets import BUCKET_MINUTES
@@ -41,6 +42,8 @@ RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 
 ID = ("bucket", "message_id")
 GROUPED = ("bucket", "kind", "minute", "topic", "consumer_group", "host", "cause")
+# How the rows of a bucket change with those of few messages.
+COMBINATION = combining.Combination(GROUPED[1:], partial(combining.change_examples, limit=kinds.MAX_EXAMPLES))
 
 
 def order_keys(messages: pa.Table) -> pa.ChunkedArray:

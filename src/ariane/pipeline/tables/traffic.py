@@ -8,9 +8,13 @@ The results do not depend on the order, lateness or duplication of the input row
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from ariane.pipeline.publishing import combining
 from ariane.pipeline.tables.histogram_columns import added, aggregated
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
 from ariane.tables.declarations.traffic import (
@@ -25,6 +29,29 @@ from ariane.tables.declarations.traffic import (
 KEYS = ("bucket", "minute", "direction", "topic", "client_group", "client_host")
 # Results of a listener, as in journeys. "unknown" is neither success nor failure: the end was not traced.
 FAILED = ("timeout", "exception", "null", "failed")
+
+
+def _slowness(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the sort key of a slow message: `rank` in `slow_messages`, where null comes before other texts."""
+    host = row["client_host"]
+    return (-row["ms"], row["message_id"], host is not None, host or "")
+
+
+# How the rows of a bucket change with those of few messages.
+COMBINATION = combining.Combination(
+    KEYS[1:],
+    partial(
+        combining.change_sums,
+        count="messages",
+        sums=("messages", "successes", "failures", "bytes", *EXCLUSION_COUNTERS),
+        nullable_sums={"bytes"},
+        measures=MEASURES,
+    ),
+)
+SLOWEST = combining.Combination(
+    ("measure", "topic", "client_group"),
+    partial(combining.change_highest, order=_slowness, limit=SLOWEST_PER_BUCKET),
+)
 
 
 def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:

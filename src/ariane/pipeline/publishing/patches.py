@@ -1,0 +1,162 @@
+"""Computes what few changed messages contribute to a table, before and after their change, in place of whole buckets.
+
+    input rows of the messages, as of `applied`  ─┐
+    input rows of the messages, as they are      ─┴ `staged_tables` → before, after ─ `combining` → rows of the bucket
+
+If the rows as of `applied` are no longer on disk, too many messages have changed, or the new rows do not follow from them, the
+bucket is computed from all of its messages. The result is the same: tests/spark/test_pipeline_few_rows.py compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ariane.pipeline.publishing import combining, few_rows
+from ariane.pipeline.publishing.staged_tables import FileRows, StagedTables
+from ariane.tables import TableSchema
+from ariane.tables.table_format import TableVersion, read_version
+from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Computation(NamedTuple):
+    """A table that is computed, its inputs, and how far it contains them."""
+
+    table: TableSchema
+    inputs: tuple[TableSchema, ...]
+    function: Callable[..., DataFrame]
+    versions: Mapping[str, TableVersion]
+    applied: Mapping[str, int]
+    link: few_rows.Link | None
+    """How messages of a bucket depend on each other, and on those of the preceding one; None: they do not."""
+
+
+def by_message(
+    staged: StagedTables,
+    home: Path,
+    computation: Computation,
+    buckets: Collection[str],
+    *,
+    combination: combining.Combination,
+    rewritten: Collection[str] = (),
+) -> few_rows.Rows:
+    """Return the new rows of buckets, without those that must be computed from all of their messages.
+
+    Args:
+        staged: frames of the session.
+        home: directory of the tables.
+        computation: what to compute.
+        buckets: buckets whose inputs have changed.
+        combination: how the rows of a bucket change with those of few messages.
+        rewritten: names of inputs whose buckets are replaced; rows are added to the others.
+    """
+    table, inputs, function, versions, applied, link = computation
+    changed = few_rows.changed_messages(home, versions, applied, None, rewritten)
+    written = few_rows.changed_buckets(versions, applied)
+    scopes: dict[str, dict[str, set[str]]] = {}
+    for bucket in sorted(buckets):
+        sources = [bucket, *([before] if link and (before := _preceding(bucket)) else ())]
+        # Rows of unknown time expire one by one.
+        if bucket_start_ms(bucket) is not None and all(
+            source in changed or source not in written for source in sources
+        ):
+            scope = _scope(home, versions, link, sources, changed)
+            if sum(map(len, scope.values())) <= few_rows.MAX_MESSAGES:
+                scopes[bucket] = scope
+    selections: dict[str, list[FileRows]] = {}
+    labels: dict[str, tuple[str, str]] = {}
+    for bucket, scope in scopes.items():
+        states = [_selections(home, computation, rewritten, scope, is_before=is_before) for is_before in (True, False)]
+        if None in states:
+            continue
+        # Each state is computed in a bucket of its own, the one after that of its preceding messages.
+        labels[bucket] = _label(2 * len(labels)), _label(2 * len(labels) + 1)
+        for label, state in zip(labels[bucket], states, strict=True):
+            for name, source, path, rows in state or ():
+                selections.setdefault(name, []).append(
+                    FileRows(label if source == bucket else _preceding(label) or "", path, rows)
+                )
+    if not labels:
+        return {}
+    computed = staged.compute(table, inputs, function, selections, is_interpreted=True)
+    former = read_version(home, table)
+    result: few_rows.Rows = {}
+    for bucket, (before, after) in labels.items():
+        rows = few_rows.rows_of(home, table, former, bucket)
+        if rows is None:
+            continue
+        new = combining.combine(combination, rows, computed.get(before), computed.get(after), scopes[bucket][bucket])
+        if new is not None:
+            result[bucket] = new
+    return result
+
+
+def _scope(
+    home: Path,
+    versions: Mapping[str, TableVersion],
+    link: few_rows.Link | None,
+    sources: list[str],
+    changed: Mapping[str, set[str]],
+) -> dict[str, set[str]]:
+    """Return the messages by bucket whose rows depend on changed ones, or on which these depend."""
+    bucket = sources[0]
+    ids = {bucket: set(changed.get(bucket, ()))}
+    if link is None or link.table.name not in versions:
+        return ids
+    keyed = {source: few_rows.keys_of(home, versions[link.table.name], link, source) for source in sources}
+    keys = {key for source in sources for key in _keys(keyed[source], changed.get(source, set()))}
+    # Messages with several records may have several keys.
+    count = -1
+    while count != len(ids[bucket]) + len(keys) and len(ids[bucket]) <= few_rows.MAX_MESSAGES:
+        count = len(ids[bucket]) + len(keys)
+        ids[bucket] |= _ids(keyed[bucket], keys)
+        keys |= _keys(keyed[bucket], ids[bucket])
+    return ids | {source: _ids(keyed[source], keys) for source in sources[1:]}
+
+
+def _keys(keyed: pa.Table, ids: Collection[str]) -> set[str]:
+    rows = keyed.filter(pc.is_in(keyed[few_rows.ID], pa.array(ids, pa.string())))
+    return set(pc.unique(rows["key"]).to_pylist()) - {None, ""}
+
+
+def _ids(keyed: pa.Table, keys: Collection[str]) -> set[str]:
+    return set(keyed.filter(pc.is_in(keyed["key"], pa.array(keys, pa.string())))[few_rows.ID].to_pylist())
+
+
+def _selections(
+    home: Path,
+    computation: Computation,
+    rewritten: Collection[str],
+    scope: Mapping[str, set[str]],
+    *,
+    is_before: bool,
+) -> list[tuple[str, str, Path, pc.Expression]] | None:
+    """Return the rows of messages, by input and bucket; None if those before the change are not known."""
+    result = []
+    for table in computation.inputs:
+        version = computation.versions.get(table.name)
+        if version is None:
+            continue
+        for bucket, ids in scope.items():
+            applied = computation.applied.get(table.name, 0) if is_before else None
+            paths = few_rows.paths_of(home / table.name, version, bucket, applied, is_rewritten=table.name in rewritten)
+            if paths is None:
+                return None
+            result += [(table.name, bucket, home / table.name / path, few_rows.of_messages(ids)) for path in paths]
+    return result
+
+
+def _label(number: int) -> str:
+    return bucket_of_time(3 * BUCKET_MS * (number + 1))
+
+
+def _preceding(bucket: str) -> str | None:
+    start_ms = bucket_start_ms(bucket)
+    return None if start_ms is None else bucket_of_time(start_ms - BUCKET_MS)
