@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 pytest.importorskip("deltalake", reason="needs deltalake: pip install 'ariane[objectstore]'")
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
 import deltalake
 
