@@ -19,14 +19,18 @@ import yaml
 
 from ariane.broker.access import ip_allowlist
 from ariane.broker.access.access_control import AccessControl
-from ariane.broker.access.acl import ADMIN_CODES, Acl, parse_acl_file
+from ariane.broker.access.acl import Acl, parse_acl_file
+from ariane.broker.access.request_permissions import REQUEST_NEEDS
 from ariane.client import ClientSettings, Credentials
 from ariane.errors import ConfigError
+from ariane.model.ids import offset_message_id
 from ariane.model.topic import DataVersion
 from ariane.net.connection import Peer, Reply
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import record
+from ariane.protocol.records.properties import join
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, SubscriptionData
 
 SECRET = "a-very-secret-key"
@@ -58,12 +62,16 @@ LIMITED = Credentials("limited-admin", SECRET)
 FAR = "8.8.8.8"
 
 
+def no_record(offset: int) -> bytes | None:
+    return None
+
+
 def acl() -> Acl:
     return Acl([("plain_acl.yml", parse_acl_file("plain_acl.yml", yaml.safe_load(FILE)))])
 
 
 def denial(who: Credentials | None, code: int, body: bytes = b"", ip: str = FAR, **fields: str) -> str | None:
-    return acl().denial_reason(code, signing.sign(who, fields, body) if who else fields, body, ip)
+    return acl().denial_reason(code, signing.sign(who, fields, body) if who else fields, body, ip, no_record)
 
 
 # --- signatures ---
@@ -199,6 +207,40 @@ def test_a_request_needs_the_permission_of_its_topic_and_group(code: int, fields
     assert denial(ADMIN, code, **fields) is None
 
 
+@pytest.mark.parametrize(
+    ("topic", "properties", "reason"),
+    [
+        ("topicB", {}, None),
+        ("topicA", {}, "topic:topicA"),
+        ("SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": "topicA"}, "topic:topicA"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", {"REAL_TOPIC": "topicB"}, None),
+        ("%RETRY%groupA", {}, "group:groupA"),
+        ("%RETRY%groupC", {}, None),
+    ],
+)
+def test_a_message_is_read_by_who_may_read_the_topic_that_it_was_sent_to(
+    topic: str, properties: dict[str, str], reason: str | None
+) -> None:
+    stored = record.encode(
+        topic.encode(), b"body", join(properties).encode(), queue_id=0, queue_offset=0, offset=7, born_ms=0,
+        born_host=bytes(8), store_ms=0, store_host=bytes(8),
+    )  # fmt: skip
+
+    def refused(code: int, **fields: str) -> str | None:
+        return acl().denial_reason(code, signing.sign(USER, fields, b""), b"", FAR, {7: stored}.get)
+
+    expected = f"No default permission for {reason}" if reason else None
+    assert refused(33, offset="7") == expected
+    assert refused(36, offset="7", group="groupC") == expected
+    assert refused(37, commitLogOffset="7") == expected
+    assert refused(309, consumerGroup="groupC", msgId=offset_message_id(bytes(8), 7)) == expected
+
+
+@pytest.mark.parametrize("offset", ["8", "x", ""])
+def test_a_missing_message_is_left_to_the_handler(offset: str) -> None:
+    assert denial(USER, 33, offset=offset) is None
+
+
 def test_a_heartbeat_needs_permission_for_every_group_and_topic() -> None:
     def beat(group: str, *topics: str) -> bytes:
         subscriptions = tuple(SubscriptionData(topic=topic) for topic in topics)
@@ -213,7 +255,7 @@ def test_a_heartbeat_needs_permission_for_every_group_and_topic() -> None:
 
 
 def test_admin_requests_need_an_admin_whose_topic_permissions_also_apply() -> None:
-    for code in ADMIN_CODES:
+    for code in [code for code, requirement in REQUEST_NEEDS.items() if requirement.is_admin]:
         assert denial(ADMIN, code) is None
         assert "Need admin permission" in str(denial(USER, code))
     assert denial(LIMITED, 310, b="topicB") is None
@@ -245,7 +287,10 @@ def test_the_first_of_two_accounts_with_the_same_access_key_applies() -> None:
 
     both = Acl([("a", file("first-secret")), ("b", file("second-secret"))])
     for secret, reason in (("first-secret", None), ("second-secret", "Check signature failed for accessKey=account-1")):
-        assert both.denial_reason(30, signing.sign(Credentials("account-1", secret), {}, b""), b"", FAR) == reason
+        assert (
+            both.denial_reason(30, signing.sign(Credentials("account-1", secret), {}, b""), b"", FAR, no_record)
+            == reason
+        )
 
 
 # --- files ---
@@ -269,7 +314,10 @@ def written(home: Path, text: str, name: str = "plain_acl.yml") -> Path:
 def test_the_default_file_is_created_readable_by_its_owner_only(tmp_path: Path) -> None:
     async def work(access: AccessControl) -> None:
         assert access.default.stat().st_mode & 0o777 == 0o600
-        assert access.state.acl.denial_reason(30, signing.sign(USER, {}, b""), b"", FAR) == "No acl config for RocketMQ"
+        assert (
+            access.state.acl.denial_reason(30, signing.sign(USER, {}, b""), b"", FAR, no_record)
+            == "No acl config for RocketMQ"
+        )
 
     with_access(tmp_path, work)
 
@@ -281,11 +329,11 @@ def test_all_acl_files_are_loaded_and_changes_are_reloaded(tmp_path: Path) -> No
     second = signing.sign(Credentials("account-2", "1234567"), {}, b"")
 
     async def work(access: AccessControl) -> None:
-        assert access.state.acl.denial_reason(30, second, b"", FAR) is None
+        assert access.state.acl.denial_reason(30, second, b"", FAR, no_record) is None
         assert list(access.state.files) == [str(access.default), str(more)]
         more.write_text("accounts: []")
         await access.reload_if_changed()
-        assert access.state.acl.denial_reason(30, second, b"", FAR) == "No acl config for account-2"
+        assert access.state.acl.denial_reason(30, second, b"", FAR, no_record) == "No acl config for account-2"
 
     with_access(tmp_path, work)
 
@@ -300,7 +348,7 @@ def test_an_invalid_file_changes_no_account_and_its_content_is_not_logged(
         await access.reload_if_changed()
         assert "line 2" in caplog.text
         assert SECRET not in caplog.text
-        assert access.state.acl.denial_reason(30, signing.sign(USER, {}, b""), b"", FAR) is None
+        assert access.state.acl.denial_reason(30, signing.sign(USER, {}, b""), b"", FAR, no_record) is None
 
     with caplog.at_level(logging.DEBUG):
         with_access(tmp_path, work)
@@ -338,7 +386,7 @@ def test_a_handler_with_access_checks_serves_only_permitted_requests(tmp_path: P
     written(tmp_path, FILE)
 
     async def work(access: AccessControl) -> None:
-        handler = access.with_checks({30: lambda command, peer: Reply(body=b"served")})[30]
+        handler = access.with_checks({30: lambda command, peer: Reply(body=b"served")}, no_record)[30]
 
         def ask(fields: dict[str, str]) -> Reply:
             raw = msgspec.Raw(json.dumps(fields).encode())

@@ -358,7 +358,7 @@ class Broker:
             table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.delete_topic_handler(
                 self._registration, self._copier(peers)
             )
-        return self._access.with_checks(table) if self._access else table
+        return self._access.with_checks(table, self._store.read_record) if self._access else table
 
     def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
         """Return the fast paths of sends and pulls by code; none where each request is checked by itself, or refused."""

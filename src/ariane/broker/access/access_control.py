@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.broker.access.acl import Acl, AclFile, parse_acl_file
+from ariane.broker.access.request_permissions import REQUEST_NEEDS, RecordReader
 from ariane.errors import ConfigError
 from ariane.extras import naming_extras
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
@@ -65,9 +66,15 @@ class AccessControl:
     def state(self) -> AclState:
         return self._state
 
-    def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return handlers that only permitted requests reach."""
-        return {code: self._guard(serve) for code, serve in handlers.items()}
+    def with_checks(self, handlers: Mapping[int, Handler], read_record: RecordReader) -> dict[int, Handler]:
+        """Return handlers that only permitted requests reach.
+
+        Raises:
+            KeyError: a code has no row in `request_permissions.REQUEST_NEEDS`.
+        """
+        if missing := handlers.keys() - REQUEST_NEEDS.keys():
+            raise KeyError(f"no row in request_permissions.REQUEST_NEEDS for the codes {sorted(missing)}")
+        return {code: self._guard(serve, read_record) for code, serve in handlers.items()}
 
     async def reload_if_changed(self) -> None:
         """Read the files again if one of them changed."""
@@ -112,9 +119,10 @@ class AccessControl:
     def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
-    def _guard(self, serve: Handler) -> Handler:
+    def _guard(self, serve: Handler, read_record: RecordReader) -> Handler:
         def guarded(command: Command, peer: Peer) -> HandlerResult:
-            denial = self._state.acl.denial_reason(command.code, command.field_map(), command.body, peer.ip)
+            acl = self._state.acl
+            denial = acl.denial_reason(command.code, command.field_map(), command.body, peer.ip, read_record)
             if denial is None:
                 return serve(command, peer)
             now = asyncio.get_running_loop().time()

@@ -3,39 +3,32 @@
     global allowlist ─▶ account ─▶ its allowlist ─▶ signature ─▶ trace topic ─▶ admin code ─▶ each topic and group
          accept         else deny      accept         else deny      accept       else deny     permitted, else deny
 
-Three gaps of a 4.9.4 broker are closed: a batch (320) needs PUB on its topic like any send; a send to a retry topic needs SUB
-on that topic's group and not on a group that the sender names; and the codes that show or change accounts (50, 51, 53, 54)
-need an admin, because their responses hold secret keys.
+What each code needs is in `request_permissions`.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ariane.broker.access import ip_allowlist
 from ariane.broker.access.ip_allowlist import Pattern
+from ariane.broker.access.request_permissions import (
+    REQUEST_NEEDS,
+    Permission,
+    RecordReader,
+    RequiredPermission,
+    required_permissions,
+)
 from ariane.errors import ConfigError
 from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
-from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import decode_json_body
-from ariane.protocol.requests.clients import HeartbeatData
 from ariane.protocol.signing import ACCESS_KEY, verify
 
 KEY_CHARACTERS_MIN = 7
 ACCOUNTS_MAX = 10_000
 SHOWN_MAX = 300  # characters of a name in a message; longer than any valid name
-
-
-class Permission(enum.Flag):
-    """What an account may do with a topic or group."""
-
-    DENY = 0
-    PUB = enum.auto()
-    SUB = enum.auto()
 
 
 PERMISSIONS = {
@@ -45,35 +38,6 @@ PERMISSIONS = {
     "PUB|SUB": Permission.PUB | Permission.SUB,
     "SUB|PUB": Permission.PUB | Permission.SUB,
 }
-
-# Codes that need an account with `admin: true`.
-ADMIN_CODES = frozenset(
-    {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        # not restricted in 4.9.4:
-        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-        RequestCode.DELETE_ACL_CONFIG,
-        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
-    }
-)
-
-
-class RequiredPermission(NamedTuple):
-    """A permission on a topic, or on a group: its `resource` is its retry topic, as in the file."""
-
-    resource: str
-    right: Permission
-
-    def __str__(self) -> str:
-        if self.resource.startswith(RETRY_PREFIX):
-            return f"group:{self.resource.removeprefix(RETRY_PREFIX)}"
-        return f"topic:{self.resource}"
-
 
 # --- the file ---
 
@@ -206,8 +170,10 @@ class Acl:
             raise ConfigError("accounts", f"{len(self._accounts)} accounts", f"expected at most {ACCOUNTS_MAX}")
         self._white = tuple(white)
 
-    def denial_reason(self, code: int, fields: Mapping[str, str], body: bytes, ip: str) -> str | None:
-        """Return why a request is denied, None if it is permitted."""
+    def denial_reason(
+        self, code: int, fields: Mapping[str, str], body: bytes, ip: str, read_record: RecordReader
+    ) -> str | None:
+        """Return why a request is denied, None if it is permitted. `read_record` returns the messages that requests refer to."""
         if ip_allowlist.matches(self._white, ip):
             return None
         access_key = fields.get(ACCESS_KEY)
@@ -220,14 +186,14 @@ class Acl:
             return None
         if not verify(account.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
-        return _missing_permission(account, code, fields, body)
+        return _missing_permission(account, code, required_permissions(code, fields, body, read_record))
 
 
-def _missing_permission(account: Account, code: int, fields: Mapping[str, str], body: bytes) -> str | None:
-    required = list(required_permissions(code, fields, body))
+def _missing_permission(account: Account, code: int, needs: Iterable[RequiredPermission]) -> str | None:
+    required = list(needs)
     if RequiredPermission(TRACE_TOPIC, Permission.PUB) in required:
         return None
-    if code in ADMIN_CODES and not account.entry.admin:
+    if REQUEST_NEEDS[code].is_admin and not account.entry.admin:
         return f"Need admin permission for request code={code}, but accessKey={account.entry.access_key} is not"
     if account.entry.admin and not account.resources:
         return None
@@ -238,57 +204,3 @@ def _missing_permission(account: Account, code: int, fields: Mapping[str, str], 
 def _shown(text: str) -> str:
     """Return a text of a peer in a form that fits into one line of a log."""
     return text if len(text) <= SHOWN_MAX and text.isprintable() else repr(text[:SHOWN_MAX])
-
-
-def required_permissions(code: int, fields: Mapping[str, str], body: bytes) -> Iterable[RequiredPermission]:
-    """Return the permissions that a request needs."""
-    of = _NEEDS.get(code)
-    return of(fields, body) if of is not None else ()
-
-
-def _topic(name: str | None, right: Permission) -> list[RequiredPermission]:
-    return [RequiredPermission(name, right)] if name else []
-
-
-def _group(name: str | None) -> list[RequiredPermission]:
-    return [RequiredPermission(RETRY_PREFIX + name.removeprefix(RETRY_PREFIX), Permission.SUB)] if name else []
-
-
-def _send(topic: str | None) -> list[RequiredPermission]:
-    """Return the permission for a send. Messages to a retry topic come from a consumer of its group."""
-    if topic is not None and topic.startswith(RETRY_PREFIX):
-        return _group(topic)
-    return _topic(topic, Permission.PUB)
-
-
-def _heartbeat(body: bytes) -> list[RequiredPermission]:
-    required = []
-    for consumer in decode_json_body(RequestCode.HEART_BEAT, body, HeartbeatData).consumers:
-        required += _group(consumer.group_name)
-        for subscription in consumer.subscription_data_set:
-            required += _topic(subscription.topic, Permission.SUB)
-    return required
-
-
-_Needs = Callable[[Mapping[str, str], bytes], list[RequiredPermission]]
-
-# Reference remoting-protocol 12.2. Other codes need an account, and no further permission.
-_NEEDS: dict[int, _Needs] = {
-    RequestCode.SEND_MESSAGE: lambda fields, body: _send(fields.get("topic")),
-    RequestCode.SEND_MESSAGE_V2: lambda fields, body: _send(fields.get("b")),
-    RequestCode.SEND_BATCH_MESSAGE: lambda fields, body: _send(fields.get("b")),
-    RequestCode.CONSUMER_SEND_MSG_BACK: lambda fields, body: _group(fields.get("group")),
-    RequestCode.PULL_MESSAGE: lambda fields, body: (
-        _topic(fields.get("topic"), Permission.SUB) + _group(fields.get("consumerGroup"))
-    ),
-    RequestCode.LITE_PULL_MESSAGE: lambda fields, body: (
-        _topic(fields.get("topic"), Permission.SUB) + _group(fields.get("consumerGroup"))
-    ),
-    RequestCode.QUERY_MESSAGE: lambda fields, body: _topic(fields.get("topic"), Permission.SUB),
-    RequestCode.HEART_BEAT: lambda fields, body: _heartbeat(body),
-    RequestCode.UNREGISTER_CLIENT: lambda fields, body: _group(fields.get("consumerGroup")),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda fields, body: _group(fields.get("consumerGroup")),
-    RequestCode.UPDATE_CONSUMER_OFFSET: lambda fields, body: (
-        _topic(fields.get("topic"), Permission.SUB) + _group(fields.get("consumerGroup"))
-    ),
-}

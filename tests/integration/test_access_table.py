@@ -1,0 +1,203 @@
+"""Each request code of a broker with access control × each kind of sender, over its port, its VIP port, TLS, and in runs.
+
+The expected verdicts are the table in docs/access.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ariane.broker.access.request_permissions import REQUEST_NEEDS
+from ariane.client import Credentials
+from ariane.model import ids
+from ariane.protocol import command as commands
+from ariane.protocol import signing
+from ariane.protocol.codes import RequestCode, code_name
+from ariane.protocol.command import Command
+from ariane.protocol.frame import FrameReader
+from ariane.testing import LocalCluster
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "access.md"
+FILE = """
+accounts:
+- {accessKey: admin-account, secretKey: admin-secret, admin: true}
+- {accessKey: reader-account, secretKey: reader-secret, topicPerms: [orders=SUB], groupPerms: [stock=SUB]}
+- {accessKey: writer-account, secretKey: writer-secret, topicPerms: [orders=PUB]}
+- {accessKey: other-account, secretKey: other-secret, topicPerms: [bills=PUB|SUB], groupPerms: [clerks=SUB]}
+"""
+ADMIN = Credentials("admin-account", "admin-secret")
+SENDERS: dict[str, Credentials | None] = {
+    "anonymous": None,
+    "wrong signature": Credentials("admin-account", "another-secret"),
+    "reader": Credentials("reader-account", "reader-secret"),
+    "writer": Credentials("writer-account", "writer-secret"),
+    "other group": Credentials("other-account", "other-secret"),
+    "admin": ADMIN,
+}
+PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+DENIED = "org.apache.rocketmq.acl.common.AclException: "
+HEADER = "| code | request | needs | " + " | ".join(SENDERS) + " |"
+
+SEND = {
+    "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
+    "sysFlag": "0", "bornTimestamp": "0", "flag": "0", "properties": "", "reconsumeTimes": "0", "unitMode": "false",
+    "batch": "false",
+}  # fmt: skip
+SEND_V2 = dict(zip("abcdefghijkm", SEND.values(), strict=True))
+PULL = {
+    "consumerGroup": "stock", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0",
+    "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
+}  # fmt: skip
+OFFSET = {"consumerGroup": "stock", "topic": "orders", "queueId": "0", "commitOffset": "0"}
+ABSENT = {"clientId": "absent", "clientAddr": "absent"}  # a member that would be asked would not answer
+GROUP = {"group": "stock", "groupName": "stock", "consumerGroup": "stock", "topic": "orders", **ABSENT}
+HEARTBEAT = {
+    "clientID": "client",
+    "consumerDataSet": [{"groupName": "stock", "subscriptionDataSet": [{"topic": "orders", "subString": "*"}]}],
+}
+
+
+def requests(offset: int, message_id: str) -> dict[int, tuple[dict[str, str], bytes]]:
+    """Return a request of each code about the topic orders, the group stock and a message of orders; other codes: of the group."""
+    code = RequestCode
+    scrap = {"topic": "scrap", "groupName": "scrap", "defaultTopic": "TBW102", "readQueueNums": "1"}
+    return dict.fromkeys(REQUEST_NEEDS, (GROUP, b"")) | {
+        code.SEND_MESSAGE: (SEND, b"x"),
+        code.SEND_MESSAGE_V2: (SEND_V2, b"x"),
+        code.SEND_BATCH_MESSAGE: ({**SEND_V2, "m": "true"}, b"x"),
+        code.SEND_REPLY_MESSAGE: ({**SEND, "topic": "DefaultCluster_REPLY_TOPIC"}, b"x"),
+        code.SEND_REPLY_MESSAGE_V2: (SEND_V2, b"x"),
+        code.RECALL_MESSAGE: ({"topic": "orders", "recallHandle": message_id, "producerGroup": "shop"}, b""),
+        code.CONSUMER_SEND_MSG_BACK: ({"group": "stock", "offset": str(offset), "delayLevel": "1"}, b""),
+        code.END_TRANSACTION: (
+            {
+                "producerGroup": "shop", "tranStateTableOffset": "0", "commitLogOffset": str(offset),
+                "commitOrRollback": "8",
+            },
+            b"",
+        ),
+        code.PULL_MESSAGE: (PULL, b""),
+        code.LITE_PULL_MESSAGE: (PULL, b""),
+        code.UPDATE_CONSUMER_OFFSET: (OFFSET, b""),
+        code.VIEW_MESSAGE_BY_ID: ({"offset": str(offset)}, b""),
+        code.CONSUME_MESSAGE_DIRECTLY: ({**GROUP, "msgId": message_id}, b""),
+        code.HEART_BEAT: ({}, json.dumps(HEARTBEAT).encode()),
+        code.LOCK_BATCH_MQ: ({}, b'{"consumerGroup":"stock","clientId":"client","mqSet":[]}'),
+        code.UNLOCK_BATCH_MQ: ({}, b'{"consumerGroup":"stock","clientId":"client","mqSet":[]}'),
+        code.CLONE_GROUP_OFFSET: ({"srcGroup": "stock", "destGroup": "stock", "topic": "orders"}, b""),
+        # What an admin may change here stays as it is.
+        code.DELETE_TOPIC_IN_BROKER: (scrap, b""),
+        code.UPDATE_AND_CREATE_TOPIC: (scrap, b""),
+        code.DELETE_SUBSCRIPTIONGROUP: (scrap, b""),
+        code.UPDATE_AND_CREATE_ACL_CONFIG: ({"accessKey": "unknown-account"}, b""),
+        code.DELETE_ACL_CONFIG: ({"accessKey": "unknown-account"}, b""),
+        code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ({"globalWhiteAddrs": "10.9.9.9"}, b""),
+    }  # fmt: skip
+
+
+def frame(sender: Credentials | None, code: int, fields: dict[str, str], body: bytes, opaque: int) -> bytes:
+    signed = signing.sign(sender, fields, body) if sender else fields
+    return b"".join(commands.encode(code, opaque=opaque, flag=0, fields=signed, body=body))
+
+
+async def responses(port: int, tls: ssl.SSLContext | None, frames: list[bytes]) -> dict[int, Command]:
+    """Send frames in one write, and return their responses by `opaque`."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+    frames_in = FrameReader()
+    received: dict[int, Command] = {}
+    writer.write(b"".join(frames))
+    while len(received) < len(frames):
+        data = await asyncio.wait_for(reader.read(65536), 30)
+        assert data, f"the broker closed the connection after {len(received)} of {len(frames)} responses"
+        for command in map(commands.decode, frames_in.feed(data)):
+            if command.is_response:  # members of groups receive requests, too
+                received[command.opaque] = command
+    writer.close()
+    return received
+
+
+def is_served(response: Command) -> bool:
+    return not (response.remark or "").startswith(DENIED)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Return the port of a broker with access control."""
+    home = tmp_path_factory.mktemp("access")
+    (home / "conf").mkdir()
+    (home / "conf" / "plain_acl.yml").write_text(FILE)
+    with LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers:
+        yield int(servers.broker.addr.rpartition(":")[2])
+
+
+@pytest.fixture(scope="module")
+def samples(broker: int) -> dict[int, tuple[dict[str, str], bytes]]:
+    async def send() -> Command:
+        return (await responses(broker, None, [frame(ADMIN, RequestCode.SEND_MESSAGE, SEND, b"body", 0)]))[0]
+
+    stored = asyncio.run(send())
+    assert stored.code == 0, stored.remark
+    message_id = stored.field_map()["msgId"]
+    return requests(ids.parse_offset_message_id(message_id)[1], message_id)
+
+
+def any_certificate() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+@pytest.mark.parametrize("path", ["port", "VIP port", "TLS", "runs"])
+def test_each_request_is_served_and_denied_as_the_page_says(
+    path: str, broker: int, samples: dict[int, tuple[dict[str, str], bytes]]
+) -> None:
+    port, tls = broker - 2 if path == "VIP port" else broker, any_certificate() if path == "TLS" else None
+    copies = 3 if path == "runs" else 1
+    codes = [code for code in REQUEST_NEEDS if path != "VIP port" or code not in PULLS]
+
+    async def verdicts(sender: Credentials | None) -> dict[int, bool]:
+        frames = [frame(sender, code, *samples[code], code * copies + copy) for code in codes for copy in range(copies)]
+        received = await responses(port, tls, frames)
+        by_code = {code: {is_served(received[code * copies + copy]) for copy in range(copies)} for code in codes}
+        assert [code for code in codes if len(by_code[code]) > 1] == []
+        return {code: by_code[code] == {True} for code in codes}
+
+    async def work() -> dict[str, dict[int, bool]]:
+        return {name: await verdicts(sender) for name, sender in SENDERS.items()}
+
+    by_sender = asyncio.run(work())
+    lines = [
+        f"| {code} | {code_name(code)} | {REQUEST_NEEDS[code].text} | "
+        + " | ".join("yes" if served[code] else "" for served in by_sender.values())
+        + " |"
+        for code in sorted(codes)
+    ]
+    page = PAGE.read_text(encoding="utf-8").splitlines()
+    missing = [line for line in lines if line not in page]
+    assert HEADER in page, f"print {HEADER} and the lines into {PAGE.name}"
+    assert not missing, "print these lines into docs/access.md, if they are right:\n" + "\n".join(missing)
+
+
+def test_the_page_has_no_other_codes() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition(HEADER)[2].splitlines()
+    codes = [line.split("|")[1].strip() for line in table if line.startswith("| ") and line[2].isdigit()]
+    assert codes == [str(int(code)) for code in sorted(REQUEST_NEEDS)]
+
+
+def test_a_repeated_request_is_served_like_the_first(
+    broker: int, samples: dict[int, tuple[dict[str, str], bytes]]
+) -> None:
+    """Signatures of the protocol have no time and no number: only TLS keeps others from repeating a request."""
+    overheard = frame(ADMIN, RequestCode.VIEW_MESSAGE_BY_ID, *samples[RequestCode.VIEW_MESSAGE_BY_ID], 1)
+
+    async def work() -> list[bytes]:
+        return [(await responses(broker, None, [overheard]))[1].body for _ in range(2)]
+
+    first, repeated = asyncio.run(work())
+    assert first == repeated != b""
