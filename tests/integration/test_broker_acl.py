@@ -119,6 +119,24 @@ def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
     with_cluster(tmp_path, work)
 
 
+def test_a_secret_key_of_another_file_is_not_returned(tmp_path: Path) -> None:
+    secret = tmp_path / "stock-secret"
+    secret.write_text("secret-of-a-file")
+    file = f"{FILE}- {{accessKey: stock-account, secretKeyFile: {secret}}}\n"
+
+    async def work(servers: AsyncLocalCluster) -> None:
+        admin = Tool(servers.broker.addr, ADMIN)
+        stock = Tool(servers.broker.addr, Credentials("stock-account", "secret-of-a-file"))
+        assert (await stock.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
+        assert b"secret-of-a-file" not in (await admin.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)).body
+        change = UpdateAccount("stock-account", "another-secret")
+        assert (await admin.call(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, change)).code == 0
+        assert "stock-secret" not in (tmp_path / "conf" / "plain_acl.yml").read_text()  # the reference is replaced
+        assert "Check signature failed" in str((await stock.call(RequestCode.GET_ALL_TOPIC_CONFIG)).remark)
+
+    with_cluster(tmp_path, work, file=file)
+
+
 def test_allowlisted_addresses_need_no_account(tmp_path: Path) -> None:
     async def work(servers: AsyncLocalCluster) -> None:
         admin, nobody = Tool(servers.broker.addr, ADMIN), Tool(servers.broker.addr, None)

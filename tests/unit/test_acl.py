@@ -401,3 +401,68 @@ def test_a_handler_with_access_checks_serves_only_permitted_requests(tmp_path: P
         )  # fmt: skip
 
     with_access(tmp_path, work)
+
+
+# --- secret keys outside the files ---
+
+
+def test_a_secret_key_is_read_from_a_file_or_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "shop-secret"
+    secret.write_text("first-secret\n")
+    monkeypatch.setenv("STOCK_SECRET", "stock-secret")
+    path = written(
+        tmp_path,
+        f"accounts:\n- {{accessKey: shop-account, secretKeyFile: {secret}}}\n"
+        "- {accessKey: stock-account, secretKeyVariable: STOCK_SECRET}\n",
+    )
+
+    async def work(access: AccessControl) -> None:
+        def refused(name: str, key: str) -> str | None:
+            fields = signing.sign(Credentials(name, key), {}, b"")
+            return access.state.acl.denial_reason(30, fields, b"", FAR, no_record)
+
+        state = access.state
+        await access.reload_if_changed()
+        assert access.state is state  # nothing has changed
+        assert refused("shop-account", "first-secret") is None
+        assert refused("stock-account", "stock-secret") is None
+        secret.write_text("the-second-secret")
+        await access.reload_if_changed()
+        assert refused("shop-account", "first-secret") is not None
+        assert refused("shop-account", "the-second-secret") is None
+        secret.unlink()
+        await access.reload_if_changed()
+        assert refused("shop-account", "the-second-secret") is None  # until the file is valid again
+
+        secret.write_text("a-third-secret")
+
+        def grant(document: dict[str, Any]) -> None:
+            document["accounts"][0]["topicPerms"] = ["topicA=PUB"]
+
+        await access.edit(lambda files: str(path), grant)
+        assert "third" not in path.read_text()
+        assert refused("shop-account", "a-third-secret") is None
+
+    with_access(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"secretKeyFile": "/absent/secret"}, "cannot read /absent/secret: No such file"),
+        ({"secretKeyVariable": "ABSENT_SECRET"}, "no such environment variable"),
+        ({"secretKeyVariable": "ABSENT_SECRET", "secretKey": SECRET}, "expected one of them"),
+    ],
+)
+def test_an_account_with_an_invalid_reference_stops_the_start(
+    entry: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    written(tmp_path, yaml.safe_dump({"accounts": [{"accessKey": "shop-account", **entry}]}))
+
+    async def work(access: AccessControl) -> None:
+        raise AssertionError("must not start")
+
+    with pytest.raises(ConfigError, match=reason) as caught:
+        with_access(tmp_path, work)
+    assert "shop-account" in str(caught.value)
+    assert SECRET not in str(caught.value)

@@ -3,8 +3,9 @@
     rocketmqHome/conf/plain_acl.yml            the default file, created empty if it does not exist
     rocketmqHome/conf/acl/**/*.yml, *.yaml     further files, except tools.yml, which tools read
 
-An invalid file stops the start. While the broker runs, the last valid contents stay in force and the error is logged. Files
-that hold secrets keep their mode; new ones are readable by their owner only. No message or log line shows a secret.
+Secret keys may be elsewhere (`secret_references`). An invalid file stops the start. While the broker runs, the last valid contents
+stay in force and the error is logged. Files that hold secrets keep their mode; new ones are readable by their owner only. No
+message or log line shows a secret.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ariane.broker.access import secret_references
 from ariane.broker.access.acl import Acl, AclFile, parse_acl_file
 from ariane.broker.access.request_permissions import REQUEST_NEEDS, RecordReader
 from ariane.errors import ConfigError
@@ -42,6 +44,8 @@ class AclState(NamedTuple):
 
     acl: Acl
     files: dict[str, AclFile]
+    secret_stamps: dict[str, object]
+    """Stamps of the files with secret keys, from before they were read."""
 
 
 class AccessControl:
@@ -56,11 +60,10 @@ class AccessControl:
         self._lock = asyncio.Lock()  # a change and a poll of the files exclude each other
         self._peer_log = PeerLog(log)  # refused requests are logged at a bounded rate per peer
         self._create_default()
-        self._loaded_stamps = (
-            self._stamps()
-        )  # taken before reading, so that a change in between is read by the next poll
+        stamps = self._stamps()  # taken before reading, so that a change in between is read by the next poll
         # Accounts and allow lists of all files; replaced as a whole, so that a request sees one state.
         self._state = self._read()
+        self._loaded_stamps = stamps | self._state.secret_stamps
 
     @property
     def state(self) -> AclState:
@@ -79,7 +82,7 @@ class AccessControl:
     async def reload_if_changed(self) -> None:
         """Read the files again if one of them changed."""
         async with self._lock:
-            stamps = await self._in_thread(self._stamps)
+            stamps = await self._in_thread(self._stamps, *self._state.secret_stamps)
             if stamps == self._loaded_stamps:
                 return
             self._loaded_stamps = stamps
@@ -88,6 +91,7 @@ class AccessControl:
             except (ConfigError, OSError) as error:
                 log.error("Ignoring changed access control files, the former contents stay in force: %s", error)
                 return
+            self._loaded_stamps = stamps | self._state.secret_stamps
             log.info("Reloaded access control files: %s", ", ".join(self._state.files))
 
     async def edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
@@ -104,17 +108,18 @@ class AccessControl:
         with naming_extras():
             import yaml
 
-        path = choose(self._read().files)
+        files = self._read().files
+        path = choose(files)
         document = _document(path)
-        version = parse_acl_file(path, document).version.next(self._now_ms())
+        version = files[path].version.next(self._now_ms())
         change(document)
         document["dataVersion"] = [{"counter": version.counter, "timestamp": version.timestamp}]
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
         if len(text.encode()) > FILE_BYTES_MAX:
             raise ConfigError("aclEnable", path, f"the file would have more than {FILE_BYTES_MAX} bytes")
-        state = self._read({path: parse_acl_file(path, document)})
+        state = self._read({path: document})
         _replace(path, text.encode())
-        self._state, self._loaded_stamps = state, self._stamps()
+        self._state, self._loaded_stamps = state, self._stamps() | state.secret_stamps
 
     def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
@@ -150,24 +155,27 @@ class AccessControl:
             raise ConfigError("aclEnable", str(self._more), f"{len(paths)} files: expected at most {FILES_MAX}")
         return [str(path) for path in paths]
 
-    def _stamps(self) -> dict[str, object]:
-        """Return for each file what changes with it: time, size and inode."""
-        stamps: dict[str, object] = {}
-        for path in self._paths():
-            try:
-                state = Path(path).stat()
-            except FileNotFoundError:
-                stamps[path] = None
-            else:
-                stamps[path] = (state.st_mtime_ns, state.st_size, state.st_ino)
-        return stamps
+    def _stamps(self, *secret_files: str) -> dict[str, object]:
+        return {path: _stamp(path) for path in [*self._paths(), *secret_files]}
 
-    def _read(self, instead: Mapping[str, AclFile] | None = None) -> AclState:
-        files = {
-            path: instead[path] if instead and path in instead else parse_acl_file(path, _document(path))
-            for path in self._paths()
-        }
-        return AclState(Acl(list(files.items())), files)
+    def _read(self, instead: Mapping[str, dict[str, Any]] | None = None) -> AclState:
+        """Read all files; `instead` has documents by path that replace those on the disk."""
+        files: dict[str, AclFile] = {}
+        secret_stamps: dict[str, object] = {}
+        for path in self._paths():
+            document = instead[path] if instead and path in instead else _document(path)
+            secret_stamps |= {name: _stamp(name) for name in secret_references.secret_files(document)}
+            files[path] = parse_acl_file(path, secret_references.with_secrets(path, document, os.environ))
+        return AclState(Acl(list(files.items())), files, secret_stamps)
+
+
+def _stamp(path: str) -> object:
+    """Return what changes with a file: time, size and inode; None without one."""
+    try:
+        state = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return (state.st_mtime_ns, state.st_size, state.st_ino)
 
 
 def _document(path: str) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
 
     access_key: str  # if several entries have it, the first counts
     secret_key: str  # in clear text, because signatures are computed with it
+    secret_key_file: str | None = None  # where the secret key was read, if it is not in this file
+    secret_key_variable: str | None = None  # the same for an environment variable
     white_remote_address: str | None = None  # requests from these addresses are not checked; a signature is not needed
     admin: bool = False  # may use administrative requests, and all topics and groups
     default_topic_perm: str | None = None  # for topics without an entry; None: DENY
@@ -56,6 +58,11 @@ class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
 
     def __repr__(self) -> str:
         return f"AccountEntry({self.access_key!r}, ...)"
+
+    @property
+    def has_reference(self) -> bool:
+        """Return whether the secret key is not in the file."""
+        return self.secret_key_file is not None or self.secret_key_variable is not None
 
 
 class AclFile(msgspec.Struct, frozen=True, rename="camel"):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ariane.broker.access import ip_allowlist
+from ariane.broker.access import ip_allowlist, secret_references
 from ariane.broker.access.access_control import AccessControl
 from ariane.broker.access.acl import PERMISSIONS, AclFile
 from ariane.broker.config.broker_config import BrokerConfig
@@ -85,7 +85,7 @@ class AclAdminHandler:
     def config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG: all accounts and addresses in force.
 
-        Includes the secret keys, as in 4.9.4: tools send them back when they edit an account.
+        Includes the secret keys that are in the files, as in 4.9.4: tools send them back when they edit an account.
         """
         if self._access is None:
             return _disabled(command)
@@ -99,7 +99,7 @@ class AclAdminHandler:
                     default_group_perm=account.default_group_perm,
                     default_topic_perm=account.default_topic_perm,
                     group_perms=account.group_perms,
-                    secret_key=account.secret_key,
+                    secret_key="" if account.has_reference else account.secret_key,
                     topic_perms=account.topic_perms,
                     white_remote_address=account.white_remote_address,
                 )
@@ -145,6 +145,9 @@ async def _update_account(access: AccessControl, command: Command) -> str:
                 raise ConfigError("secretKey", "", f"the new account {request.access_key} requires a secret key")
             entry = {"accessKey": request.access_key}
             document["accounts"] = [*(document.get("accounts") or []), entry]
+        if request.secret_key:
+            for reference in secret_references.REFERENCES:
+                entry.pop(reference, None)
         entry.update({key: value for key, value in values.items() if value is not None})
 
     await access.edit(lambda files: _file_of(files, request.access_key) or str(access.default), change)
