@@ -13,12 +13,14 @@ import yaml
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer, PushConsumer
 from ariane.errors import ArianeError
 from ariane.model.message import Message, ReceivedMessage
+from ariane.net.listening.server_tls import CertificateFiles, client_context
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.acl import AclConfig, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
 from ariane.testing import AsyncLocalCluster
+from tls_files import TestAuthority
 
 ADMIN = Credentials("administrator", "an-admin-secret")
 USER = Credentials("user-of-orders", "a-user-secret")
@@ -135,6 +137,40 @@ def test_a_secret_key_of_another_file_is_not_returned(tmp_path: Path) -> None:
         assert "Check signature failed" in str((await stock.call(RequestCode.GET_ALL_TOPIC_CONFIG)).remark)
 
     with_cluster(tmp_path, work, file=file)
+
+
+def test_a_client_certificate_names_its_account(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    server, shop, other = (authority.files(name) for name in ("server", "shop.example", "other.example"))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "accounts:\n- {accessKey: shop-account, secretKey: a-secret, clientCertificate: shop.example, topicPerms: [orders=PUB]}"
+    )
+
+    async def work() -> None:
+        async with AsyncLocalCluster(
+            tmp_path,
+            acl_enable=True,
+            rocketmq_home=str(tmp_path),
+            tls_server_cert_path=server.cert,
+            tls_server_key_path=server.key,
+            tls_server_trust_cert_path=server.trust,
+            tls_server_need_client_auth="optional",
+            tls_server_auth_client=True,
+        ) as servers:
+
+            async def answer(files: CertificateFiles | None, code: int) -> Command:
+                context = client_context(files, verifies=True) if files else None
+                async with ConnectionPool(tls=context) as peers:
+                    return await peers.request(servers.broker.addr, code)
+
+            code = RequestCode.GET_ALL_TOPIC_CONFIG
+            assert (await answer(shop, code)).code == 0
+            assert "accessKey=shop-account" in str((await answer(shop, RequestCode.DELETE_TOPIC_IN_BROKER)).remark)
+            for files in (other, None):
+                assert "No accessKey is configured" in str((await answer(files, code)).remark)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_allowlisted_addresses_need_no_account(tmp_path: Path) -> None:

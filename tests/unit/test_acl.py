@@ -179,6 +179,20 @@ def test_values_sent_by_a_peer_are_escaped_in_log_lines() -> None:
     assert len(text) < 400
 
 
+def test_a_verified_certificate_stands_for_the_signature_of_its_account() -> None:
+    document = {"accounts": [{"accessKey": "shop-account", "secretKey": SECRET, "clientCertificate": "shop.example"}]}
+    rules = Acl([("f", parse_acl_file("f", document))])
+
+    def refused(code: int, *names: str, **fields: str) -> str | None:
+        return rules.denial_reason(code, fields, b"", FAR, no_record, names)
+
+    assert refused(30, "another", "shop.example") is None
+    assert refused(310, "shop.example", b="topicA") == "No default permission for topic:topicA"
+    assert refused(17, "shop.example") == "Need admin permission for request code=17, but accessKey=shop-account is not"
+    assert refused(30, "SHOP.example") == refused(30) == "No accessKey is configured"
+    assert refused(30, "shop.example", AccessKey="shop-account") == "Check signature failed for accessKey=shop-account"
+
+
 @pytest.mark.parametrize(
     ("code", "fields", "refused"),
     [

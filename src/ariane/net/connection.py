@@ -27,6 +27,7 @@ from ariane.net.awaited_responses import AwaitedResponses
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.outgoing import Outgoing
 from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, TurnHandler
+from ariane.net.tls import certificate_names
 from ariane.net.unread_responses import NOTE_MIN_BYTES
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
@@ -184,7 +185,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._out.attach(self._transport)
         # The socket has no name if the peer reset the connection before it was accepted; data that it sent is still served.
-        self.peer = replies.make_peer(self.peer.id, transport.get_extra_info("peername") or replies.UNKNOWN)
+        name = transport.get_extra_info("peername") or replies.UNKNOWN
+        self.peer = replies.make_peer(self.peer.id, name, certificate_names(transport.get_extra_info("peercert")))
         self.last_active = self._loop.time()
         if self._on_made:
             self._on_made(self)

@@ -21,12 +21,13 @@ UNKNOWN = ("0.0.0.0", 0)  # noqa: S104 - the name of a peer that reset its conne
 
 
 class Peer(NamedTuple):
-    """The sender of a request: a number that is unique while the connection lives, and its address (`packed` as in records)."""
+    """The sender of a request."""
 
-    id: int
+    id: int  # unique while the connection lives
     ip: str
     port: int
-    packed: bytes
+    packed: bytes  # the address as in records
+    names: tuple[str, ...] = ()  # of its client certificate, which was verified
 
     @property
     def is_unknown(self) -> bool:
@@ -103,9 +104,9 @@ class UnsupportedCodes:
             log.warning(peer.ip, now, text, peer.shown, code_name(code))
 
 
-def make_peer(number: int, name: Sequence[Any]) -> Peer:
-    """Return the peer with this number and socket name."""
-    return Peer(number, name[0], name[1], host.pack(name[0], name[1]))
+def make_peer(number: int, name: Sequence[Any], names: tuple[str, ...] = ()) -> Peer:
+    """Return the peer with this number, socket name and names of its certificate."""
+    return Peer(number, name[0], name[1], host.pack(name[0], name[1]), names)
 
 
 def encode(request: Command, reply: Reply) -> list[bytes]:

@@ -7,8 +7,8 @@ A server decides by the first byte of a connection whether it is encrypted, on t
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
 
 from ariane.errors import ConfigError
 
@@ -93,3 +93,11 @@ def tls_fault(error: ssl.SSLError, spell: Callable[[str], str] = str) -> str:
     """Return why a connection was not established, and what to check."""
     names = f"{spell('use_tls')}, {spell('tls_ca_file')} and {spell('tls_verify')}"
     return f"TLS: {error.strerror or error}; check {names}, and that the server accepts TLS"
+
+
+def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return common name and alternative names of a verified certificate, as `SSLSocket.getpeercert` returns it."""
+    if not certificate:
+        return ()
+    subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return tuple(dict.fromkeys([*subject, *(value for _, value in certificate.get("subjectAltName", ()))]))

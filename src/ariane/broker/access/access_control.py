@@ -127,7 +127,9 @@ class AccessControl:
     def _guard(self, serve: Handler, read_record: RecordReader) -> Handler:
         def guarded(command: Command, peer: Peer) -> HandlerResult:
             acl = self._state.acl
-            denial = acl.denial_reason(command.code, command.field_map(), command.body, peer.ip, read_record)
+            denial = acl.denial_reason(
+                command.code, command.field_map(), command.body, peer.ip, read_record, peer.names
+            )
             if denial is None:
                 return serve(command, peer)
             now = asyncio.get_running_loop().time()

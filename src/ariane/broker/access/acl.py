@@ -3,7 +3,8 @@
     global allowlist ─▶ account ─▶ its allowlist ─▶ signature ─▶ trace topic ─▶ admin code ─▶ each topic and group
          accept         else deny      accept         else deny      accept       else deny     permitted, else deny
 
-What each code needs is in `request_permissions`.
+What each code needs is in `request_permissions`. A request without an access key is that of the account which names the client's
+certificate: TLS has verified it, so a signature would add nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
     secret_key_file: str | None = None  # where the secret key was read, if it is not in this file
     secret_key_variable: str | None = None  # the same for an environment variable
     white_remote_address: str | None = None  # requests from these addresses are not checked; a signature is not needed
+    client_certificate: str | None = None  # not in 4.9.4: a name of the certificate of clients that need no signature
     admin: bool = False  # may use administrative requests, and all topics and groups
     default_topic_perm: str | None = None  # for topics without an entry; None: DENY
     default_group_perm: str | None = None  # for groups without an entry; None: DENY
@@ -167,10 +169,13 @@ class Acl:
 
     def __init__(self, files: Sequence[tuple[str, AclFile]]) -> None:
         self._accounts: dict[str, Account] = {}
+        self._by_certificate: dict[str, Account] = {}
         white: list[Pattern] = []
         for path, file in files:
             for entry in file.accounts or ():
-                self._accounts.setdefault(entry.access_key, parse_account(path, entry))
+                account = self._accounts.setdefault(entry.access_key, parse_account(path, entry))
+                if account.entry.client_certificate:
+                    self._by_certificate.setdefault(account.entry.client_certificate, account)
             for addresses in file.global_white_remote_addresses or ():
                 white += ip_allowlist.parse_patterns(addresses)
         if len(self._accounts) > ACCOUNTS_MAX:
@@ -178,14 +183,32 @@ class Acl:
         self._white = tuple(white)
 
     def denial_reason(
-        self, code: int, fields: Mapping[str, str], body: bytes, ip: str, read_record: RecordReader
+        self,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes,
+        ip: str,
+        read_record: RecordReader,
+        names: Sequence[str] = (),
     ) -> str | None:
-        """Return why a request is denied, None if it is permitted. `read_record` returns the messages that requests refer to."""
+        """Return why a request is denied, None if it is permitted.
+
+        Args:
+            code: of the request.
+            fields: its extFields.
+            body: its body.
+            ip: address of the client.
+            read_record: returns messages that requests refer to.
+            names: of the client's verified certificate.
+        """
         if ip_allowlist.matches(self._white, ip):
             return None
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
-            return "No accessKey is configured"
+            certified = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
+            if certified is None:
+                return "No accessKey is configured"
+            return _missing_permission(certified, code, required_permissions(code, fields, body, read_record))
         account = self._accounts.get(access_key)
         if account is None:
             return f"No acl config for {_shown(access_key)}"
