@@ -19,6 +19,7 @@ from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.acl import AclConfig, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
+from ariane.protocol.requests.routing import KvTableBody
 from ariane.testing import AsyncLocalCluster
 from tls_files import TestAuthority
 
@@ -166,6 +167,8 @@ def test_a_client_certificate_names_its_account(tmp_path: Path) -> None:
 
             code = RequestCode.GET_ALL_TOPIC_CONFIG
             assert (await answer(shop, code)).code == 0
+            runtime = await answer(shop, RequestCode.GET_BROKER_RUNTIME_INFO)
+            assert fastjson.decode(runtime.body, KvTableBody).table["certificateRemainingDays"] == "1"
             assert "accessKey=shop-account" in str((await answer(shop, RequestCode.DELETE_TOPIC_IN_BROKER)).remark)
             for files in (other, None):
                 assert "No accessKey is configured" in str((await answer(files, code)).remark)

@@ -28,6 +28,8 @@ PERM_ALL = PERM_READ | PERM_WRITE
 # Settings that must be equal on all masters of a cluster: messages of one topic would be treated differently.
 EQUAL_SETTINGS = ("messageDelayLevel", "maxMessageSize", "defaultTopicQueueNums", "autoCreateTopicEnable", "aclEnable")
 
+CERTIFICATE_DAYS_MIN = 30  # `ariane up --tls` replaces its certificate from here on
+
 _RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
 
@@ -231,6 +233,18 @@ def check_replication(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 # --- this machine ---
 
 
+def check_certificates(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Find certificates that expire soon. Brokers of Ariane report theirs."""
+    for state in snapshot.brokers:
+        days = _number((state.runtime or {}).get("certificateRemainingDays"))
+        if days is not None and days < CERTIFICATE_DAYS_MIN:
+            problem = (
+                f"its TLS certificate expires in {days:g} days" if days >= 0 else "its TLS certificate has expired"
+            )
+            fix = "replace the files of tls.server.certPath and keyPath; the broker reads them without a restart"
+            yield Finding(ERROR if days < 0 else WARNING, "certificates", _subject(state), problem, fix)
+
+
 def check_limits(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Find a limit of open files on this machine that servers and clients would exceed."""
     limit = snapshot.open_files_max
@@ -252,6 +266,7 @@ CHECKS: tuple[Callable[[ClusterSnapshot], Iterable[Finding]], ...] = (
     check_versions,
     check_load,
     check_dropped_state,
+    check_certificates,
     check_limits,
 )
 

@@ -6,6 +6,9 @@ of their heads is the latest delay of the loop. The broker does without a page-c
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.stats import stats_log_format
@@ -26,6 +29,7 @@ from ariane.store.message_store import MessageStore
 
 VERSION_NAME = "V4_9_4"
 NO_BUFFER_POOL = (1 << 31) - 1  # value of 4.9.4 if transientStorePoolEnable is false
+CERTIFICATE_DAYS_KEY = "certificateRemainingDays"  # Ariane's own
 _POOLS = (
     ("sendThreadPoolQueueSize", "sendThreadPoolQueueCapacity"),
     ("pullThreadPoolQueueSize", "pullThreadPoolQueueCapacity"),
@@ -52,6 +56,7 @@ class RuntimeInfoHandler:
         stats: BrokerStats,
         recorder: StatsRecorder,
         dropped_entries: int,
+        certificate_days: Callable[[], float | None],
         clock: Clock,
     ) -> None:
         self._settings = settings  # addresses and limits that the reply lists
@@ -62,6 +67,7 @@ class RuntimeInfoHandler:
         self._recorder = recorder  # delay of the event loop
         # Invalid entries of config/ that the start dropped; absent if there were none, as Java has no such key.
         self._dropped = {"droppedStateEntries": str(dropped_entries)} if dropped_entries else {}
+        self._certificate_days = certificate_days  # until the certificate of the ports expires; None without files
         self._clock = clock  # uptime
         self._boot_ms = clock.now_ms()  # wall time of the start
 
@@ -90,6 +96,7 @@ class RuntimeInfoHandler:
             "pageCacheLockTimeMills": "0",
             "dispatchMaxBuffer": "0",
             **self._dropped,
+            **({} if (days := self._certificate_days()) is None else {CERTIFICATE_DAYS_KEY: str(math.floor(days))}),
             "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
             **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
         }
