@@ -64,6 +64,10 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "broker-config", r"value \.body\.data\.maxTransferCountOnMessageInMemory: 32 → 1024",
         "our default is higher, for clients that request more than 32 messages"
     ),
+    IntendedDifference(
+        "broker-config", r"extra \.body\.data\.(haTls|tls\..+)",
+        "settings of TLS, which are system properties of Java's brokers", (NEW,)
+    ),
     # --- errors of the dashboard ---
     IntendedDifference(
         "group-(topics|connections)-without-address", IS_RESULT, "2.1.0 fails without the parameter `address`", (NEW,)
