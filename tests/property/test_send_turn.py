@@ -57,8 +57,8 @@ class Collected:
         self.written = b""
         self.is_closed = False
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("10.1.2.3", 4567)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("10.1.2.3", 4567) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
     def pause_reading(self) -> None: ...

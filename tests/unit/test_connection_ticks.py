@@ -17,8 +17,8 @@ class Collected:
     def __init__(self) -> None:
         self.written: list[bytes] = []
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 1)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", 1) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
     def pause_reading(self) -> None: ...

@@ -36,7 +36,7 @@ class SlowTransport:
         self._is_full = False
 
     def get_extra_info(self, name: str) -> tuple[str, int] | None:
-        return self.peername
+        return self.peername if name == "peername" else None
 
     def get_write_buffer_size(self) -> int:
         return self.unread
