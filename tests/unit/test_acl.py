@@ -269,7 +269,7 @@ def test_a_heartbeat_needs_permission_for_every_group_and_topic() -> None:
 
 
 def test_admin_requests_need_an_admin_whose_topic_permissions_also_apply() -> None:
-    for code in [code for code, requirement in REQUEST_NEEDS.items() if requirement.is_admin]:
+    for code in [code for code, needs in REQUEST_NEEDS.items() if needs.is_admin]:
         assert denial(ADMIN, code) is None
         assert "Need admin permission" in str(denial(USER, code))
     assert denial(LIMITED, 310, b="topicB") is None

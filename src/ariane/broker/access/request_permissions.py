@@ -56,9 +56,8 @@ RecordReader = Callable[[int], bytes | None]  # offset in the commit log -> the 
 class MessageReference(NamedTuple):
     """A stored message that a request refers to, and the permission for its topic."""
 
-    offset: Callable[
-        [Fields], int
-    ]  # raises ValueError or ProtocolError if the field is malformed: the handler refuses it
+    offset: Callable[[Fields], int]
+    """Raises ValueError or ProtocolError if the field is malformed; the handler refuses it."""
     right: Permission
 
 
@@ -75,16 +74,16 @@ def required_permissions(
     code: int, fields: Fields, body: bytes, read_record: RecordReader
 ) -> Iterator[RequiredPermission]:
     """Yield the permissions that a request needs."""
-    requirement = REQUEST_NEEDS[code]
-    yield from requirement.permissions(fields, body)
-    if requirement.message is None:
+    needs = REQUEST_NEEDS[code]
+    yield from needs.permissions(fields, body)
+    if needs.message is None:
         return
     try:
-        data = read_record(requirement.message.offset(fields))
+        data = read_record(needs.message.offset(fields))
     except (KeyError, ValueError, ProtocolError):
         return
     if data is not None:
-        yield _for_topic(_topic_of(data), requirement.message.right)
+        yield _for_topic(_topic_of(data), needs.message.right)
 
 
 def _topic_of(data: bytes) -> str:

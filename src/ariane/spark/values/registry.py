@@ -101,9 +101,8 @@ class _Client:
         self._headers = {"Accept": "application/json, */*"}
         if registry.auth:
             self._headers["Authorization"] = _authorization(registry.auth)
-        self._seen: dict[
-            str, str
-        ] = {}  # paths of referenced schemas → texts, in the order in which they have to be parsed
+        # Paths of referenced schemas → texts, in the order in which they have to be parsed.
+        self._seen: dict[str, str] = {}
 
     def confluent(self, path: str, what: str) -> SchemaText:
         text = self._confluent(path, what)
