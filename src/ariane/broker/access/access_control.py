@@ -25,6 +25,7 @@ from ariane.errors import ConfigError
 from ariane.extras import naming_extras
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.peer_log import PeerLog
+from ariane.private_files import PRIVATE_MODE, replace_private
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import Command
 
@@ -33,7 +34,6 @@ log = logging.getLogger("ariane.broker.access.acl")
 POLL_INTERVAL_S = 5.0
 FILE_BYTES_MAX = 4 * 1024 * 1024
 FILES_MAX = 1_000
-PRIVATE = 0o600
 DENIED = "org.apache.rocketmq.acl.common.AclException: "  # clients of 4.9.4 search for this prefix
 
 Edit = Callable[[dict[str, Any]], None]
@@ -201,26 +201,9 @@ def _document(path: str) -> dict[str, Any]:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Replace a file atomically. It keeps its mode, and the temporary file is readable by its owner only."""
-    temporary = f"{path}.tmp"
+    """Replace a file. It keeps its mode."""
     try:
         mode = Path(path).stat().st_mode & 0o777
     except FileNotFoundError:
-        mode = PRIVATE
-    Path(temporary).unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    directory = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        mode = PRIVATE_MODE
+    replace_private(Path(path), data, mode)

@@ -22,7 +22,8 @@ from typing import Protocol
 import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.console.security.accounts.private_files import PRIVATE_MODE, create_private_directory, sync_directory
+from ariane.console.security.accounts.private_files import create_private_directory
+from ariane.private_files import PRIVATE_MODE, sync_directory
 
 FILE_BYTES_MAX = 8 * 1024 * 1024  # about 25,000 entries
 FILES_MAX = 10

@@ -6,23 +6,20 @@ DIR/server.pem  certificate of the servers, and the authority  DIR/server.key   
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ariane.errors import ConfigError
 from ariane.net.listening import certificates
-from ariane.net.listening.certificates import KeyPair
+from ariane.net.listening.certificates import WARNING_DAYS, KeyPair
+from ariane.private_files import replace_private
 
 AUTHORITY = "Ariane local authority"
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365
-RENEW_DAYS = 30  # of validity that are left when the certificate of the servers is created again
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-PRIVATE = 0o600
 
 
 class LocalFiles(NamedTuple):
@@ -72,28 +69,17 @@ def _ensure(directory: Path, now: datetime.datetime, names: Sequence[str], days:
         is_current = files.cert.exists() and files.key.exists() and _is_current(files.cert, now, names)
     else:
         authority = certificates.create(AUTHORITY, now, days=AUTHORITY_DAYS, is_authority=True)
-        _write(ca_key, authority.key)
-        _write(files.ca, authority.certificate)
+        replace_private(ca_key, authority.key)
+        replace_private(files.ca, authority.certificate)
         is_current = False
     if is_current:
         return files
     server = certificates.create(names[0], now, days=days, names=names, issuer=authority)
-    _write(files.key, server.key)
-    _write(files.cert, server.certificate + authority.certificate)
+    replace_private(files.key, server.key)
+    replace_private(files.cert, server.certificate + authority.certificate)
     return files._replace(is_new=True)
 
 
 def _is_current(cert: Path, now: datetime.datetime, names: Sequence[str]) -> bool:
     summary = certificates.summarize(cert.read_bytes())
-    return summary.validity.ends - now > datetime.timedelta(days=RENEW_DAYS) and set(names) <= set(summary.names)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file by one that only this user can read."""
-    incomplete = path.with_name(f"{path.name}.incomplete")
-    with contextlib.suppress(FileNotFoundError):
-        incomplete.unlink()  # of an earlier attempt, with other permissions perhaps
-    handle = os.open(incomplete, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    incomplete.replace(path)
+    return summary.validity.ends - now > datetime.timedelta(days=WARNING_DAYS) and set(names) <= set(summary.names)

@@ -1,7 +1,4 @@
-"""Small files that only the user of the console may read: accounts, sessions, alert rules.
-
-A file is replaced as a whole (write, fsync, rename), so that a crash leaves the old content or the new one.
-"""
+"""Small files that only the user of the console may read: accounts, sessions, alert rules."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from ariane.errors import ConfigError
+from ariane.private_files import PRIVATE_MODE, replace_private
 
-PRIVATE_MODE = 0o600
 PRIVATE_DIRECTORY_MODE = 0o700
 
 T = TypeVar("T")
@@ -26,16 +23,7 @@ T = TypeVar("T")
 def write_private(path: Path, data: bytes) -> None:
     """Replace the content of a file that only this user may read."""
     create_private_directory(path.parent)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    # The mode is set at creation: a chmod after the write would leave a moment in which others can open the file.
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
+    replace_private(path, data)
 
 
 def read_or_create_key(path: Path) -> str:
@@ -73,15 +61,6 @@ def read_document(path: Path, kind: type[T]) -> T | None:
 def create_private_directory(path: Path) -> None:
     """Create a directory with its parents; only this user may enter it."""
     path.mkdir(mode=PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
-
-
-def sync_directory(path: Path) -> None:
-    """Make created and renamed files of a directory durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
