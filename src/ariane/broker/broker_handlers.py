@@ -210,7 +210,7 @@ class BrokerHandlers:
             stats=stats,
             recorder=services.recorder,
             dropped_entries=state.dropped_entries,
-            certificate_days=lambda: None if services.server.gate is None else services.server.gate.tls.days_left(),
+            certificate_days=services.server.certificate_days,
             clock=clock,
         )
         self.broker_admin = BrokerAdminHandler(

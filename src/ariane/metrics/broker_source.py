@@ -184,7 +184,7 @@ class BrokerSource:
             loop_lag_s=services.recorder.loop_lag_ms / 1000,
             connections=services.server.connection_count,
             delayed_overdue_s=overdue_ms / 1000,
-            certificate_days=None if services.server.gate is None else services.server.gate.tls.days_left(),
+            certificate_days=services.server.certificate_days(),
             disk_used_ratio=runtime_metrics.number(state.runtime, "commitLogDiskRatio"),
             log_end=store.commit_log_max,
             unflushed_bytes=store.commit_log_max - store.flushed,

@@ -89,6 +89,5 @@ class NameServerSource:
             if (seen_ms := self._routes.last_registration_ms(addr)) is not None
         ]
         topics = {(broker.cluster, name): self._routes.topic_count(name) for name, broker in table.items()}
-        gate = self._server.gate
-        days = None if gate is None else gate.tls.days_left()
+        days = self._server.certificate_days()
         return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days)

@@ -101,7 +101,7 @@ def check(address: Address, ca_file: CaFile = None) -> None:
 
     Exit status 1 if they are not accepted, or expire within 30 days.
     """
-    from ariane.net.listening.server_tls import WARNING_DAYS
+    from ariane.net.listening.certificates import WARNING_DAYS
 
     try:
         context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)

@@ -17,6 +17,7 @@ from ariane.cluster.diagnosis.findings import ERROR, WARNING, BrokerState, Clust
 from ariane.cluster.diagnosis.group_findings import check_backlogs, check_dead_letters, check_subscriptions
 from ariane.model.host import ip_of
 from ariane.model.topic import PERM_READ, PERM_WRITE
+from ariane.net.listening.certificates import WARNING_DAYS
 
 CLOCK_OFFSET_MAX_MS = 500  # more misleads look-ups by time and delays; brokers report their time in whole seconds
 DISK_REFUSES_RATIO = 0.90  # 4.9.4 refuses writes from here on (rocketmq.broker.diskSpaceWarningLevelRatio)
@@ -28,7 +29,6 @@ PERM_ALL = PERM_READ | PERM_WRITE
 # Settings that must be equal on all masters of a cluster: messages of one topic would be treated differently.
 EQUAL_SETTINGS = ("messageDelayLevel", "maxMessageSize", "defaultTopicQueueNums", "autoCreateTopicEnable", "aclEnable")
 
-CERTIFICATE_DAYS_MIN = 30  # `ariane up --tls` replaces its certificate from here on
 
 _RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
@@ -237,7 +237,7 @@ def check_certificates(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Find certificates that expire soon. Brokers of Ariane report theirs."""
     for state in snapshot.brokers:
         days = _number((state.runtime or {}).get("certificateRemainingDays"))
-        if days is not None and days < CERTIFICATE_DAYS_MIN:
+        if days is not None and days < WARNING_DAYS:
             problem = (
                 f"its TLS certificate expires in {days:g} days" if days >= 0 else "its TLS certificate has expired"
             )

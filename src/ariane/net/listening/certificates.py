@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TEST_NAMES = ("localhost", "127.0.0.1")
 TEST_DAYS = 365
+WARNING_DAYS = 30  # of validity that are left when a certificate is reported, or replaced by `ariane up --tls`
 CLOCK_SKEW = datetime.timedelta(hours=1)  # of machines that check a certificate right after it was created
 
 

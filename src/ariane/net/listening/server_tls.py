@@ -30,7 +30,6 @@ TlsMode = Literal["disabled", "permissive", "enforcing"]
 ClientAuth = Literal["none", "optional", "require"]
 
 WATCH_INTERVAL_S = 1.0
-WARNING_DAYS = 30  # of validity that are left when a certificate is reported
 TO_PEM = {"certPath": "openssl x509 -inform DER", "keyPath": "openssl pkcs8 -inform DER -nocrypt -topk8"}
 
 

@@ -108,10 +108,8 @@ def changed_buckets(inputs: Mapping[str, TableVersion], applied: Mapping[str, in
 def is_linked(home: Path, version: TableVersion, link: Link, change: tuple[str, set[str]], bucket: str) -> bool:
     """Return whether messages of `bucket` have a key in common with the messages of a change (their bucket, their ids)."""
     changed, ids = change
-    rows = keys_of(home, version, link, changed)
-    keys = pc.unique(rows.filter(pc.is_in(rows[ID], pa.array(ids, pa.string())))["key"]).to_pylist()
-    others = keys_of(home, version, link, bucket)["key"]
-    return bool(pc.any(pc.is_in(others, pa.array({*keys} - {None, ""}, pa.string()))).as_py())
+    keys = keys_of_messages(keys_of(home, version, link, changed), ids)
+    return bool(messages_with_keys(keys_of(home, version, link, bucket), keys))
 
 
 def keys_of(home: Path, version: TableVersion, link: Link, bucket: str) -> pa.Table:
@@ -122,6 +120,17 @@ def keys_of(home: Path, version: TableVersion, link: Link, bucket: str) -> pa.Ta
             rows = _columns(home / link.table.name / file.path, (ID, *link.columns))
             parts.append(pa.table({ID: rows[ID], "key": link.keys(rows)}))
     return pa.concat_tables(parts)
+
+
+def keys_of_messages(keyed: pa.Table, ids: Collection[str]) -> set[str]:
+    """Return the keys of messages in the rows of `keys_of`."""
+    rows = keyed.filter(pc.is_in(keyed[ID], pa.array(ids, pa.string())))
+    return set(pc.unique(rows["key"]).to_pylist()) - {None, ""}
+
+
+def messages_with_keys(keyed: pa.Table, keys: Collection[str]) -> set[str]:
+    """Return the ids of the messages with one of the keys."""
+    return set(keyed.filter(pc.is_in(keyed["key"], pa.array(keys, pa.string())))[ID].to_pylist())
 
 
 def of_messages(ids: Collection[str]) -> pc.Expression:

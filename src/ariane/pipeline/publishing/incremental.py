@@ -95,12 +95,7 @@ def rebuild_changed(
     versions = {**newest, **(pinned or {})}
     inputs = {table.name: version for table in incremental.inputs if (version := versions[table.name]) is not None}
     applied = _applied_versions(home, incremental.table, inputs)
-    changed_buckets = {
-        file.bucket
-        for name, version in inputs.items()
-        for file in version.files
-        if file.added_version > applied.get(name, 0)
-    }
+    changed_buckets = few_rows.changed_buckets(inputs, applied)
     # A bucket also changes with the preceding ones that it is computed from, provided that it has rows itself.
     filled_buckets = {file.bucket for version in inputs.values() for file in version.files}
     following = _following_buckets(home, incremental, inputs, applied, changed_buckets)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from ariane.pipeline.publishing import combining, few_rows
@@ -111,23 +110,14 @@ def _scope(
     if link is None or link.table.name not in versions:
         return ids
     keyed = {source: few_rows.keys_of(home, versions[link.table.name], link, source) for source in sources}
-    keys = {key for source in sources for key in _keys(keyed[source], changed.get(source, set()))}
+    keys = {key for source in sources for key in few_rows.keys_of_messages(keyed[source], changed.get(source, set()))}
     # Messages with several records may have several keys.
     count = -1
     while count != len(ids[bucket]) + len(keys) and len(ids[bucket]) <= few_rows.MAX_MESSAGES:
         count = len(ids[bucket]) + len(keys)
-        ids[bucket] |= _ids(keyed[bucket], keys)
-        keys |= _keys(keyed[bucket], ids[bucket])
-    return ids | {source: _ids(keyed[source], keys) for source in sources[1:]}
-
-
-def _keys(keyed: pa.Table, ids: Collection[str]) -> set[str]:
-    rows = keyed.filter(pc.is_in(keyed[few_rows.ID], pa.array(ids, pa.string())))
-    return set(pc.unique(rows["key"]).to_pylist()) - {None, ""}
-
-
-def _ids(keyed: pa.Table, keys: Collection[str]) -> set[str]:
-    return set(keyed.filter(pc.is_in(keyed["key"], pa.array(keys, pa.string())))[few_rows.ID].to_pylist())
+        ids[bucket] |= few_rows.messages_with_keys(keyed[bucket], keys)
+        keys |= few_rows.keys_of_messages(keyed[bucket], ids[bucket])
+    return ids | {source: few_rows.messages_with_keys(keyed[source], keys) for source in sources[1:]}
 
 
 def _selections(
