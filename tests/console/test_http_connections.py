@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from ariane.console.http_connections import BODY_RATE, DEADLINES_S, LIMITS, HttpConnection, HttpConnections
 from ariane.console.http_server import ConsoleServer
 from ariane.console.settings import ConsoleSettings
-from ariane.net.connection_limits import ConnectionLimits
+from ariane.net.limits.connection_limits import ConnectionLimits
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /login HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"

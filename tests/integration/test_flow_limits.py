@@ -10,7 +10,7 @@ import pytest
 
 from ariane.errors import ConnectionLost
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
 from ariane.protocol.command import Command

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from ariane.cli.main import app
 from ariane.errors import ConnectionLost
 from ariane.net.connection import Peer, Reply
-from ariane.net.connection_limits import ConnectionLimits
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.connection_limits import ConnectionLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening import connection_gate
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import CertificateFiles, ServerTls, ServerTlsOptions

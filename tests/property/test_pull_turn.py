@@ -43,7 +43,7 @@ from ariane.model import host
 from ariane.model.hashes import java_hash
 from ariane.model.topic import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from ariane.net.connection import BATCH_BYTES_MAX, Connection, Reply
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import Peer
 from ariane.net.turn_router import TurnRouter
 from ariane.protocol import command as commands

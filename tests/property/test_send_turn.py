@@ -33,7 +33,7 @@ from ariane.errors import ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.topic import TopicConfig
 from ariane.net.connection import Connection, Reply
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn
 from ariane.protocol import command as commands
 from ariane.protocol.codes import RequestCode

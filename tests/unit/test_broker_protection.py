@@ -11,7 +11,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.lifecycle.write_protection import REJECT_MAX_S, WriteProtection
 from ariane.net.connection import HandlerResult, Peer, Reply
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 

@@ -12,7 +12,7 @@ import pytest
 
 from ariane.errors import ProtocolError
 from ariane.net.connection import BYTES_PER_TICK, Connection, Handler, LateReply, Reply
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.peer_log import LINES_IN_ALL, LINES_PER_ADDRESS, WINDOW_S, PeerLog
 from ariane.protocol import command as commands
 from ariane.protocol.command import Command

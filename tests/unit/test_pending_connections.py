@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ariane.net.connection_limits import ConnectionLimits
+from ariane.net.limits.connection_limits import ConnectionLimits
 from ariane.net.listening.pending_connections import PendingConnections
 from ariane.testing.virtual_time import VirtualLoop
 

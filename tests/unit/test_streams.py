@@ -11,7 +11,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.replication import replication
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.errors import ConnectionLost
-from ariane.net.connection_limits import select_displaced
+from ariane.net.limits.connection_limits import select_displaced
 from ariane.net.streams import CLOSE_S, LIMITS, Stream
 from ariane.store.message_store import MessageStore
 from ariane.testing.virtual_time import VirtualLoop

@@ -53,8 +53,8 @@ from ariane.kernels.pull_turn import PULL_CODES
 from ariane.kernels.send_turn import SEND_CODES
 from ariane.model import host
 from ariane.net.connection import Handler
-from ariane.net.flow_limits import ServerLimits
 from ariane.net.interfaces import is_loopback, local_ip
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import TurnHandler

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ariane.net.connection_limits import ConnectionLimits, select_displaced
+from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.peer_log import PeerLog
 
 log = logging.getLogger("ariane.console")

@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol, Self
 from ariane.errors import ArianeError, ConfigError
 from ariane.metrics import exposition, process_metrics
 from ariane.metrics.families import Family
-from ariane.net.connection_limits import ConnectionLimits, select_displaced
+from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 
 log = logging.getLogger("ariane.metrics")
 

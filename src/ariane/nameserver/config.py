@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.settings.definitions import Changeable, DefaultText
 from ariane.settings.schema import SettingsSchema
 from ariane.settings.tls import ServerTlsSettings

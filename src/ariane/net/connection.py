@@ -8,7 +8,7 @@
 All replies of one tick of the event loop leave in one write (`outgoing`), and so do all requests made in it: system calls cost more
 than the Python code. A tick serves at most FRAMES_PER_TICK requests of a connection, or as many sends as a turn may have.
 
-Bounds: an unfinished frame (16 MiB), requests in flight here (`flow_limits.ServerLimits`) and at the peer (`session.PENDING_MAX`),
+Bounds: an unfinished frame (16 MiB), requests in flight here (`limits.flow_limits`) and at the peer (`session.PENDING_MAX`),
 unread responses: a server serves no requests of a peer that does not read its responses, and closes the connection in time.
 """
 
@@ -24,11 +24,11 @@ from typing import Any, TypeVar, cast
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.net import replies
 from ariane.net.awaited_responses import AwaitedResponses
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.limits.unread_responses import NOTE_MIN_BYTES
 from ariane.net.outgoing import Outgoing
 from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, TurnHandler
 from ariane.net.tls import certificate_names
-from ariane.net.unread_responses import NOTE_MIN_BYTES
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command

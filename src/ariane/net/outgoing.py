@@ -1,7 +1,7 @@
 """What a connection writes: the frames of a tick leave in one write, and a peer that does not read them is noticed.
 
     write ─→ frames of this tick ─→ one write ─→ transport ── its buffer is above the limit ─→ not writable until the peer reads
-                                        └─ server ─→ counted in the bound of all connections (`unread_responses`)
+                                        └─ server ─→ counted in the bound of all connections (`limits.unread_responses`)
 
 A server drops a connection whose peer reads nothing for `unread_timeout_s` while it is not writable.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from ariane.net.flow_limits import ServerLimits
-from ariane.net.unread_responses import NOTE_MIN_BYTES
+from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.limits.unread_responses import NOTE_MIN_BYTES
 
 WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be buffered before `request` waits
 

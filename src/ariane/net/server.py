@@ -12,7 +12,7 @@ from typing import Self
 
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.net.connection import Connection, Handler, Peer
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.replies import TurnHandler
 from ariane.net.tasks import BackgroundTasks

@@ -3,7 +3,7 @@
 A `Stream` is one connection: `read` returns available data, `write` waits while the peer does not read. Server and client own
 their end: when the coroutine that received a stream returns or fails, the stream is closed.
 
-A server bounds its connections in total and per address (`connection_limits`). A new connection displaces one that has not
+A server bounds its connections in total and per address (`limits.connection_limits`). A new connection displaces one that has not
 identified itself yet (`Stream.set_identified`), or else the newest of the address with most connections.
 """
 
@@ -19,7 +19,7 @@ from typing import Self
 
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model import host
-from ariane.net.connection_limits import ConnectionLimits, select_displaced
+from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.peer_log import PeerLog
 from ariane.net.tasks import BackgroundTasks

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ariane.net.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX
+from ariane.net.limits.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.frame import FRAME_MAX
 from ariane.settings.definitions import ARIANE_ONLY, ROCKETMQ_5, Bytes, Changeable, Seconds

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler, Peer
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening.connection_gate import FIRST_BYTE_S, ConnectionGate
 from ariane.net.listening.server_tls import ServerTls
 from ariane.net.server import RemotingServer

@@ -18,7 +18,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.clock import Clock
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.store.message_store import MessageStore

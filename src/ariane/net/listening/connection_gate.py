@@ -16,7 +16,7 @@ from typing import cast
 
 from ariane.errors import ArianeError
 from ariane.net import replies
-from ariane.net.connection_limits import ConnectionLimits
+from ariane.net.limits.connection_limits import ConnectionLimits
 from ariane.net.listening.pending_connections import PendingConnections
 from ariane.net.listening.server_tls import ServerTls, TlsMode
 from ariane.net.peer_log import PeerLog

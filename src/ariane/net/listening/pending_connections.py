@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from typing import Protocol
 
-from ariane.net.connection_limits import ConnectionLimits, network_of
+from ariane.net.limits.connection_limits import ConnectionLimits, network_of
 
 
 class PendingConnection(Protocol):

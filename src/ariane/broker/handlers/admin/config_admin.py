@@ -18,7 +18,7 @@ from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.clock import Clock
 from ariane.errors import ConfigError, ProtocolError
 from ariane.net.connection import HandlerResult, Peer, Reply
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import ResponseCode

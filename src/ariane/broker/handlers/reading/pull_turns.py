@@ -25,7 +25,7 @@ from ariane.kernels.pull_answers import AnsweredPull, PullQuery
 from ariane.kernels.pull_reader import PlainPull, PullTemplate
 from ariane.kernels.pull_turn import found_header
 from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import JSON_FORM, PREFIX

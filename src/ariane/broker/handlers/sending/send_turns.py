@@ -24,7 +24,7 @@ from ariane.kernels.send_turn import SendEncoder, SendRun, SendSettings
 from ariane.model.host import PACKED_V4
 from ariane.model.message import TIMER_DEL_UNIQKEY, TRAN_MSG
 from ariane.model.topic import PERM_WRITE, RETRY_PREFIX, SEND_FORBIDDEN, TopicConfig
-from ariane.net.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn
 from ariane.protocol import command as commands
 from ariane.protocol.codes import RequestCode, ResponseCode

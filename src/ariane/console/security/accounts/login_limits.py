@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.net.connection_limits import network_of
+from ariane.net.limits.connection_limits import network_of
 
 WINDOW_SECONDS = 15 * 60.0
 WAIT_MAX_S = 30.0  # half of the time for which nginx waits for a response

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
+from ariane.net.limits.unread_responses import UnreadResponses
 from ariane.net.peer_log import REPEAT_S, PeerLog
 from ariane.net.replies import Peer
-from ariane.net.unread_responses import UnreadResponses
 from ariane.protocol.command import HEADER_MAX
 
 CONNECTIONS_MAX = 16_384
