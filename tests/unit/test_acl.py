@@ -17,9 +17,9 @@ import msgspec
 import pytest
 import yaml
 
-from ariane.broker.access import ip_allowlist
-from ariane.broker.access.access_control import AccessControl
-from ariane.broker.access.acl import Acl, parse_acl_file
+from ariane.access import ip_allowlist
+from ariane.access.access_control import AccessControl
+from ariane.access.acl import Acl, parse_acl_file
 from ariane.broker.access.request_permissions import REQUEST_NEEDS
 from ariane.client import ClientSettings, Credentials
 from ariane.errors import ConfigError
@@ -67,7 +67,7 @@ def no_record(offset: int) -> bytes | None:
 
 
 def acl() -> Acl:
-    return Acl([("plain_acl.yml", parse_acl_file("plain_acl.yml", yaml.safe_load(FILE)))])
+    return Acl([("plain_acl.yml", parse_acl_file("plain_acl.yml", yaml.safe_load(FILE)))], REQUEST_NEEDS)
 
 
 def denial(who: Credentials | None, code: int, body: bytes = b"", ip: str = FAR, **fields: str) -> str | None:
@@ -181,7 +181,7 @@ def test_values_sent_by_a_peer_are_escaped_in_log_lines() -> None:
 
 def test_a_verified_certificate_stands_for_the_signature_of_its_account() -> None:
     document = {"accounts": [{"accessKey": "shop-account", "secretKey": SECRET, "clientCertificate": "shop.example"}]}
-    rules = Acl([("f", parse_acl_file("f", document))])
+    rules = Acl([("f", parse_acl_file("f", document))], REQUEST_NEEDS)
 
     def refused(code: int, *names: str, **fields: str) -> str | None:
         return rules.denial_reason(code, fields, b"", FAR, no_record, names)
@@ -299,7 +299,7 @@ def test_the_first_of_two_accounts_with_the_same_access_key_applies() -> None:
     def file(secret: str) -> Any:
         return parse_acl_file("f", {"accounts": [{"accessKey": "account-1", "secretKey": secret}]})
 
-    both = Acl([("a", file("first-secret")), ("b", file("second-secret"))])
+    both = Acl([("a", file("first-secret")), ("b", file("second-secret"))], REQUEST_NEEDS)
     for secret, reason in (("first-secret", None), ("second-secret", "Check signature failed for accessKey=account-1")):
         assert (
             both.denial_reason(30, signing.sign(Credentials("account-1", secret), {}, b""), b"", FAR, no_record)
@@ -313,7 +313,7 @@ def test_the_first_of_two_accounts_with_the_same_access_key_applies() -> None:
 def with_access(home: Path, work: Callable[[AccessControl], Awaitable[None]]) -> None:
     async def run() -> None:
         with ThreadPoolExecutor(1) as executor:
-            await work(AccessControl(home, executor, lambda: 77))
+            await work(AccessControl(home, REQUEST_NEEDS, executor, lambda: 77))
 
     asyncio.run(run())
 

@@ -19,8 +19,9 @@ from typing import Self
 
 import msgspec
 
+from ariane.access.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.broker import request_routing
-from ariane.broker.access.access_control import POLL_INTERVAL_S, AccessControl
+from ariane.broker.access.request_permissions import REQUEST_NEEDS
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
@@ -264,7 +265,8 @@ class Broker:
         config, store, now_ms = self.config, self._store, self._clock.now_ms
         self._build_statistics()
         self._remover = TopicRemover(tables=self._state, store=store, stats=self._stats)
-        self._access = AccessControl(Path(config.rocketmq_home), self._thread, now_ms) if config.acl_enable else None
+        home = Path(config.rocketmq_home)
+        self._access = AccessControl(home, REQUEST_NEEDS, self._thread, now_ms) if config.acl_enable else None
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
         self._feed = ReplicationFeed(config, store)
         self._dispatcher = PostStoreDispatcher(

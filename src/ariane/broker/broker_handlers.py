@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ariane.broker.access.access_control import AccessControl
+from ariane.access.access_control import AccessControl
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig

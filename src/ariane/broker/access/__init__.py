@@ -1,1 +1,1 @@
-"""Access control: accounts, permissions, and addresses that need no signature."""
+"""Access control: what each request code of a broker needs."""

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ariane.broker.access import ip_allowlist, secret_references
-from ariane.broker.access.access_control import AccessControl
-from ariane.broker.access.acl import PERMISSIONS, AclFile
+from ariane.access import ip_allowlist, secret_references
+from ariane.access.access_control import AccessControl
+from ariane.access.acl import PERMISSIONS, AclFile
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.net.connection import HandlerResult, Peer, Reply
@@ -28,7 +28,7 @@ from ariane.protocol.requests.acl import (
     UpdateWhiteAddresses,
 )
 
-log = logging.getLogger("ariane.broker.access.acl")
+log = logging.getLogger("ariane.access")
 
 # The response code of a failed request.
 FAILED = {

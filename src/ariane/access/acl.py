@@ -3,23 +3,23 @@
     global allowlist ─▶ account ─▶ its allowlist ─▶ signature ─▶ trace topic ─▶ admin code ─▶ each topic and group
          accept         else deny      accept         else deny      accept       else deny     permitted, else deny
 
-What each code needs is in `request_permissions`. A request without an access key is that of the account which names the client's
+What each code needs is in a table of the server. A request without an access key is that of the account which names the client's
 certificate: TLS has verified it, so a signature would add nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ariane.broker.access import ip_allowlist
-from ariane.broker.access.ip_allowlist import Pattern
-from ariane.broker.access.request_permissions import (
-    REQUEST_NEEDS,
+from ariane.access import ip_allowlist
+from ariane.access.ip_allowlist import Pattern
+from ariane.access.request_needs import (
     Permission,
     RecordReader,
+    RequestNeeds,
     RequiredPermission,
     required_permissions,
 )
@@ -167,7 +167,8 @@ def parse_account(path: str, entry: AccountEntry) -> Account:
 class Acl:
     """The rules of all files. Of several accounts with one access key, the first counts."""
 
-    def __init__(self, files: Sequence[tuple[str, AclFile]]) -> None:
+    def __init__(self, files: Sequence[tuple[str, AclFile]], needs: Mapping[int, RequestNeeds]) -> None:
+        self._needs = needs  # of each request code
         self._accounts: dict[str, Account] = {}
         self._by_certificate: dict[str, Account] = {}
         white: list[Pattern] = []
@@ -208,7 +209,7 @@ class Acl:
             certified = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
             if certified is None:
                 return "No accessKey is configured"
-            return _missing_permission(certified, code, required_permissions(code, fields, body, read_record))
+            return self._missing_permission(certified, code, fields, body, read_record)
         account = self._accounts.get(access_key)
         if account is None:
             return f"No acl config for {_shown(access_key)}"
@@ -216,19 +217,21 @@ class Acl:
             return None
         if not verify(account.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
-        return _missing_permission(account, code, required_permissions(code, fields, body, read_record))
+        return self._missing_permission(account, code, fields, body, read_record)
 
-
-def _missing_permission(account: Account, code: int, needs: Iterable[RequiredPermission]) -> str | None:
-    required = list(needs)
-    if RequiredPermission(TRACE_TOPIC, Permission.PUB) in required:
-        return None
-    if REQUEST_NEEDS[code].is_admin and not account.entry.admin:
-        return f"Need admin permission for request code={code}, but accessKey={account.entry.access_key} is not"
-    if account.entry.admin and not account.resources:
-        return None
-    refused = next((need for need in required if not account.has_permission(need)), None)
-    return None if refused is None else f"No default permission for {_shown(str(refused))}"
+    def _missing_permission(
+        self, account: Account, code: int, fields: Mapping[str, str], body: bytes, read_record: RecordReader
+    ) -> str | None:
+        needs = self._needs[code]
+        required = list(required_permissions(needs, fields, body, read_record))
+        if RequiredPermission(TRACE_TOPIC, Permission.PUB) in required:
+            return None
+        if needs.is_admin and not account.entry.admin:
+            return f"Need admin permission for request code={code}, but accessKey={account.entry.access_key} is not"
+        if account.entry.admin and not account.resources:
+            return None
+        refused = next((need for need in required if not account.has_permission(need)), None)
+        return None if refused is None else f"No default permission for {_shown(str(refused))}"
 
 
 def _shown(text: str) -> str:

@@ -1,9 +1,9 @@
-"""Access control of a running broker: reads and watches its files, and checks the requests of every handler. [AclFileWatchService]
+"""Access control of a running server: reads and watches its files, and checks the requests of every handler. [AclFileWatchService]
 
     rocketmqHome/conf/plain_acl.yml            the default file, created empty if it does not exist
     rocketmqHome/conf/acl/**/*.yml, *.yaml     further files, except tools.yml, which tools read
 
-Secret keys may be elsewhere (`secret_references`). An invalid file stops the start. While the broker runs, the last valid contents
+Secret keys may be elsewhere (`secret_references`). An invalid file stops the start. While the server runs, the last valid contents
 stay in force and the error is logged. Files that hold secrets keep their mode; new ones are readable by their owner only. No
 message or log line shows a secret.
 """
@@ -18,9 +18,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ariane.broker.access import secret_references
-from ariane.broker.access.acl import Acl, AclFile, parse_acl_file
-from ariane.broker.access.request_permissions import REQUEST_NEEDS, RecordReader
+from ariane.access import secret_references
+from ariane.access.acl import Acl, AclFile, parse_acl_file
+from ariane.access.request_needs import RecordReader, RequestNeeds
 from ariane.errors import ConfigError
 from ariane.extras import naming_extras
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
@@ -29,7 +29,7 @@ from ariane.private_files import PRIVATE_MODE, replace_private
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import Command
 
-log = logging.getLogger("ariane.broker.access.acl")
+log = logging.getLogger("ariane.access")
 
 POLL_INTERVAL_S = 5.0
 FILE_BYTES_MAX = 4 * 1024 * 1024
@@ -51,10 +51,13 @@ class AclState(NamedTuple):
 class AccessControl:
     """Checks requests by the accounts in the files below `home`."""
 
-    def __init__(self, home: Path, executor: Executor, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, home: Path, needs: Mapping[int, RequestNeeds], executor: Executor, now_ms: Callable[[], int]
+    ) -> None:
         # The file that ACL requests change; created if it does not exist.
         self.default = home / "conf" / "plain_acl.yml"
         self._more = home / "conf" / "acl"  # directory of further account files
+        self._needs = needs  # of each request code that the server has
         self._executor = executor
         self._now_ms = now_ms
         self._lock = asyncio.Lock()  # a change and a poll of the files exclude each other
@@ -73,10 +76,10 @@ class AccessControl:
         """Return handlers that only permitted requests reach.
 
         Raises:
-            KeyError: a code has no row in `request_permissions.REQUEST_NEEDS`.
+            KeyError: a code has no row in the table of needs.
         """
-        if missing := handlers.keys() - REQUEST_NEEDS.keys():
-            raise KeyError(f"no row in request_permissions.REQUEST_NEEDS for the codes {sorted(missing)}")
+        if missing := handlers.keys() - self._needs.keys():
+            raise KeyError(f"no row in the table of needs for the codes {sorted(missing)}")
         return {code: self._guard(serve, read_record) for code, serve in handlers.items()}
 
     async def reload_if_changed(self) -> None:
@@ -168,7 +171,7 @@ class AccessControl:
             document = instead[path] if instead and path in instead else _document(path)
             secret_stamps |= {name: _stamp(name) for name in secret_references.secret_files(document)}
             files[path] = parse_acl_file(path, secret_references.with_secrets(path, document, os.environ))
-        return AclState(Acl(list(files.items())), files, secret_stamps)
+        return AclState(Acl(list(files.items()), self._needs), files, secret_stamps)
 
 
 def _stamp(path: str) -> object:

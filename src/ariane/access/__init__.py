@@ -1,0 +1,1 @@
+"""Access control of servers: accounts, permissions, and addresses that need no signature."""

@@ -1,0 +1,82 @@
+"""What a request needs in addition to an account: an admin, or permissions for topics and groups. Pure.
+
+Each server has a table of its own, from code to `RequestNeeds`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from ariane.errors import ProtocolError
+from ariane.model import message as names
+from ariane.model.topic import RETRY_PREFIX
+from ariane.protocol.records import record
+
+
+class Permission(enum.Flag):
+    """What an account may do with a topic or group."""
+
+    DENY = 0
+    PUB = enum.auto()
+    SUB = enum.auto()
+
+
+class RequiredPermission(NamedTuple):
+    """A permission on a topic, or on a group: its `resource` is its retry topic, as in the file."""
+
+    resource: str
+    right: Permission
+
+    def __str__(self) -> str:
+        if self.resource.startswith(RETRY_PREFIX):
+            return f"group:{self.resource.removeprefix(RETRY_PREFIX)}"
+        return f"topic:{self.resource}"
+
+
+Fields = Mapping[str, str]
+RecordReader = Callable[[int], bytes | None]  # offset in the commit log -> the record that begins there
+
+
+class MessageReference(NamedTuple):
+    """A stored message that a request refers to, and the permission for its topic."""
+
+    offset: Callable[[Fields], int]
+    """Raises ValueError or ProtocolError if the field is malformed; the handler refuses it."""
+    right: Permission
+
+
+class RequestNeeds(NamedTuple):
+    """What requests of one code need in addition to an account."""
+
+    text: str  # for the documentation
+    permissions: Callable[[Fields, bytes], list[RequiredPermission]] = lambda fields, body: []
+    is_admin: bool = False
+    message: MessageReference | None = None
+
+
+def required_permissions(
+    needs: RequestNeeds, fields: Fields, body: bytes, read_record: RecordReader
+) -> Iterator[RequiredPermission]:
+    """Yield the permissions that a request needs."""
+    yield from needs.permissions(fields, body)
+    if needs.message is None:
+        return
+    try:
+        data = read_record(needs.message.offset(fields))
+    except (KeyError, ValueError, ProtocolError):
+        return
+    if data is not None:
+        yield for_topic(_topic_of(data), needs.message.right)
+
+
+def _topic_of(data: bytes) -> str:
+    """Return the topic that a record was sent to: delayed and half messages are stored in others."""
+    stored = record.decode(data)
+    return stored.property_map().get(names.REAL_TOPIC, stored.topic)
+
+
+def for_topic(name: str, right: Permission) -> RequiredPermission:
+    """Return the permission for a topic. The retry topic of a group belongs to the group's consumers."""
+    return RequiredPermission(name, Permission.SUB if name.startswith(RETRY_PREFIX) else right)
