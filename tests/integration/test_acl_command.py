@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from ariane.cli import main
 from ariane.errors import ReplyError
+from ariane.protocol.secret_masks import mask_of
 from ariane.testing import LocalCluster
 
 FILE = "globalWhiteRemoteAddresses: []\naccounts:\n- {accessKey: root-account, secretKey: root-secret, admin: true}\n"
@@ -63,18 +64,22 @@ def test_an_account_is_created_changed_and_deleted(cluster: LocalCluster) -> Non
 
     run(cluster, "set", "shop-account", "--group", "billing=SUB", "--admin")
     run(cluster, "set", "shop-account", "--default-group", "SUB")
-    shop = accounts(cluster, "--show-secrets")["shop-account"]
+    shop = accounts(cluster)["shop-account"]
     kept = (shop["topics"], shop["secretKey"], shop["admin"])  # what a later change does not name stays
-    assert kept == (["orders=PUB", "bills=PUB|SUB"], "12345678", True)
+    assert kept == (["orders=PUB", "bills=PUB|SUB"], mask_of("shop-account", "12345678"), True)
     assert (shop["groups"], shop["defaultGroupPermission"]) == (["billing=SUB"], "SUB")
 
     assert f"deleted account shop-account on {cluster.broker.addr}" in run(cluster, "delete", "shop-account")
     assert set(accounts(cluster)) == {"root-account"}
 
 
-def test_secrets_are_hidden_unless_requested(cluster: LocalCluster) -> None:
+def test_secrets_are_hidden(cluster: LocalCluster) -> None:
     assert "root-secret" not in run(cluster, "list") + run(cluster, "list", "--json")
-    assert accounts(cluster, "--show-secrets")["root-account"]["secretKey"] == "root-secret"
+    mask = accounts(cluster)["root-account"]["secretKey"]
+    assert mask == mask_of("root-account", "root-secret")
+    words = ["acl", "set", "root-account", "--secret", mask, "-n", cluster.namesrv]
+    done = CliRunner().invoke(main.app, words, env=ACCOUNT)
+    assert "expected the key itself" in str(done.exception)
 
 
 def test_global_addresses_are_replaced(cluster: LocalCluster) -> None:

@@ -20,6 +20,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.acl import AclConfig, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
 from ariane.protocol.requests.routing import KvTableBody
+from ariane.protocol.secret_masks import mask_of
 from ariane.testing import AsyncLocalCluster
 from tls_files import TestAuthority
 
@@ -100,11 +101,19 @@ def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
         shown = await admin.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
         accounts = {config.access_key: config for config in fastjson.decode(shown.body, AclConfig).plain_access_configs}
         assert accounts["new-account"].topic_perms == ("orders=SUB",)
+        assert b"-secret" not in shown.body
+        masks = {account.access_key: account.secret_key for account in accounts.values()}
+        assert masks["new-account"] == mask_of("new-account", "new-secret") != masks["administrator"]
+        # As tools that read an account and send all of it back; also with the mask of another broker.
+        for mask in (masks["new-account"], masks["administrator"]):
+            assert (await admin.call(code, UpdateAccount("new-account", mask))).code == 0
+        assert (await new.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
         assert accounts["new-account"].group_perms == ("stock=SUB",)
         assert (await user.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)).code == 1
         for wrong in (
             UpdateAccount("newer-account"),
             UpdateAccount("newer-account", "short"),
+            UpdateAccount("newer-account", masks["new-account"]),
             UpdateAccount("newer-account", "long-enough", topic_perms="orders"),
             UpdateAccount("newer-account", "long-enough", default_topic_perm="ALL"),
         ):
@@ -115,8 +124,8 @@ def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
         version = await user.call(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
         path = str(tmp_path / "conf" / "plain_acl.yml")
         fields = version.field_map()
-        assert json.loads(fields["version"])["counter"] == 3
-        assert json.loads(fields["allAclFileVersion"])[path]["counter"] == 3
+        assert json.loads(fields["version"])["counter"] == 5
+        assert json.loads(fields["allAclFileVersion"])[path]["counter"] == 5
         assert (fields["brokerName"], fields["clusterName"]) == ("broker-a", "DefaultCluster")
 
     with_cluster(tmp_path, work)

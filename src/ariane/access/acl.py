@@ -25,6 +25,7 @@ from ariane.access.request_needs import (
 )
 from ariane.errors import ConfigError
 from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
+from ariane.protocol.secret_masks import is_mask
 from ariane.protocol.signing import ACCESS_KEY, verify
 
 KEY_CHARACTERS_MIN = 7
@@ -144,6 +145,9 @@ def parse_account(path: str, entry: AccountEntry) -> Account:
         if len(value) < KEY_CHARACTERS_MIN:
             fix = f"{path}: the {kind} has {len(value)} characters: expected at least {KEY_CHARACTERS_MIN}"
             raise ConfigError("accounts", entry.access_key, fix)
+    if is_mask(entry.secret_key):
+        # Copied from the output of a tool; anyone can guess it.
+        raise ConfigError("accounts", entry.access_key, f"{path}: the secretKey is a mask: expected the key itself")
     resources = {}
     for prefix, perms in (("", entry.topic_perms), (RETRY_PREFIX, entry.group_perms)):
         for text in perms or ():

@@ -64,6 +64,9 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert_file: str = ""  # PEM file of the client certificate
     tls_key_file: str = ""  # PEM file of its key
 
+    def __repr__(self) -> str:
+        return f"BenchPlan({self.mode!r}, {self.topic!r}, {self.run_id!r}, ...)"  # without the secret key
+
     def client_settings(self) -> ClientSettings:
         """Return the account and TLS as settings of a client instance."""
         account = Credentials(self.access_key, self.secret_key) if self.access_key else None

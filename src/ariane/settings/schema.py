@@ -25,6 +25,14 @@ from ariane.settings.unknown_keys import Unsupported, check_unknown_keys, descri
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Base of a server's configuration. A subclass adds the rules that concern several settings."""
 
+    def __repr__(self) -> str:
+        texts = (
+            f"{setting.key}={to_text(getattr(self, setting.name))}"
+            for setting in settings_of(type(self))
+            if not setting.is_secret
+        )
+        return f"{type(self).__name__}({', '.join(texts)})"
+
     def validate(self) -> Self:
         """Return the configuration that the server runs with.
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 app = create_app("Manage accounts of access control.")
 
 PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
-HIDDEN = "********"
 
 Account = Annotated[
     str,
@@ -50,14 +49,12 @@ def _permissions(help_text: str) -> Any:
     return typer.Option(parser=named_permission, metavar="NAME=PERM", help=help_text)
 
 
-@app.command("list", "ariane acl list", "ariane acl list --json --show-secrets")
+@app.command("list", "ariane acl list", "ariane acl list --json")
 def list_accounts(
     brokers: BrokerChoice,
-    *,
-    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print secret keys.")] = False,
     session: AdminSession,
 ) -> None:
-    """List the accounts of each server with their permissions."""
+    """List the accounts of each server with their permissions. Secret keys are masked."""
 
     async def work(admin: Admin) -> Answers[AclConfig]:
         servers = await brokers.select(admin, with_slaves=True)
@@ -69,7 +66,7 @@ def list_accounts(
             "broker": f"{server.broker}:{server.broker_id}",
             "addr": server.addr,
             "globalAddresses": list(config.global_white_addrs),
-            "accounts": [_account(account, show_secrets) for account in config.plain_access_configs],
+            "accounts": [_account(account) for account in config.plain_access_configs],
         }
         for server, config in answers.values
     ]
@@ -180,10 +177,10 @@ def allow_addresses(
     _report(session, session.run(work), f"allowed {patterns or 'no address'}")
 
 
-def _account(account: AccountBody, show_secrets: bool) -> dict[str, Any]:
+def _account(account: AccountBody) -> dict[str, Any]:
     return {
         "account": account.access_key,
-        "secretKey": account.secret_key if show_secrets else HIDDEN,
+        "secretKey": account.secret_key,
         "admin": account.admin,
         "defaultTopicPermission": account.default_topic_perm,
         "defaultGroupPermission": account.default_group_perm,

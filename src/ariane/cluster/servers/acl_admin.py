@@ -9,12 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from ariane.cluster.connection import Answers, BrokerServer, Change, ClusterConnection
+from ariane.errors import UsageError
 from ariane.model.topic import DataVersion
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.acl import AclConfig, AclVersion, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
+from ariane.protocol.requests.acl import (
+    AccountBody,
+    AclConfig,
+    AclVersion,
+    DeleteAccount,
+    UpdateAccount,
+    UpdateWhiteAddresses,
+)
+from ariane.protocol.secret_masks import is_mask, mask_of
 
 
 class AclFileVersion(NamedTuple):
@@ -38,8 +49,11 @@ class AclOperations(ClusterConnection):
             servers: Servers whose file is changed (`select_brokers`, with slaves).
 
         Raises:
+            UsageError: the secret key is a mask, which Java's brokers would store as the key.
             PartialFailure, ReplyError: servers rejected the request, for example because access control is disabled.
         """
+        if is_mask(account.secret_key):
+            raise UsageError("secretKey", account.secret_key, "expected the key itself, or none to keep the stored one")
         code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
         summary = f"save account {account.access_key}"
         return await self.change(*(Change(server.addr, summary, code, account) for server in servers))
@@ -75,11 +89,13 @@ class AclOperations(ClusterConnection):
         return await self.change(*(Change(server.addr, summary, code, header) for server in servers))
 
     async def acl_configs(self, servers: Sequence[BrokerServer]) -> Answers[AclConfig]:
-        """Return the accounts, with their secret keys, and the global addresses of each server."""
+        """Return the accounts and the global addresses of each server. Secret keys are masked, also those of Java's brokers."""
 
         async def ask(server: BrokerServer) -> AclConfig:
             answer = await self.request(server.addr, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
-            return fastjson.decode(answer.body, AclConfig)
+            config = fastjson.decode(answer.body, AclConfig)
+            accounts = tuple(_masked(account) for account in config.plain_access_configs)
+            return msgspec.structs.replace(config, plain_access_configs=accounts)
 
         return await self.ask_all(servers, ask)
 
@@ -96,3 +112,7 @@ class AclOperations(ClusterConnection):
             ]
 
         return await self.ask_all(servers, ask)
+
+
+def _masked(account: AccountBody) -> AccountBody:
+    return msgspec.structs.replace(account, secret_key=mask_of(account.access_key, account.secret_key))

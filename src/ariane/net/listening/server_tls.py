@@ -43,6 +43,9 @@ class CertificateFiles(NamedTuple):
     key_password: str = ""
     trust: str = ""
 
+    def __repr__(self) -> str:
+        return f"CertificateFiles({self.prefix!r}, {self.cert!r}, {self.key!r}, ..., {self.trust!r})"
+
 
 class ServerTlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """TLS of the ports of a server."""

@@ -52,7 +52,7 @@ class AccountBody(msgspec.Struct, frozen=True, rename="camel"):
     default_group_perm: str | None = None  # DENY, PUB, SUB or PUB|SUB for groups without an entry
     default_topic_perm: str | None = None  # the same for topics
     group_perms: tuple[str, ...] | None = None  # entries `name=permission`
-    secret_key: str = ""  # in clear text, as in 4.9.4: signatures need it
+    secret_key: str = ""  # its mask (`secret_masks`); brokers of 4.9.4 return the key itself
     topic_perms: tuple[str, ...] | None = None  # entries `name=permission`
     white_remote_address: str | None = None  # address pattern whose requests are not checked
 

@@ -19,6 +19,7 @@ from msgspec import inspect
 from ariane.errors import ProtocolError
 from ariane.model.topic import GROUP_MAX, QUEUES_MAX
 from ariane.protocol.requests.messaging import EXPRESSION_MAX, NAME_MAX, WORD_MAX
+from ariane.protocol.secret_masks import HIDDEN
 
 SHOWN_MAX = 40  # characters of a refused value in its error
 REMEMBERED_MAX = 128  # characters: longer values are checked each time
@@ -37,18 +38,27 @@ class FieldRule:
         longest: Maximum number of characters.
         may_be_empty: Whether an empty or blank text is valid: a member that a request may omit.
         is_free: Whether any character is valid: text that is compared or stored, never used as a name.
+        is_secret: Whether errors must not show the value.
         forbidden: Invalid characters, in addition to control characters. A rule with PATH is for names that may become part of
             a path: it refuses `.` and `..`, too.
         count: Maximum number of elements if the member is a collection.
         accepted: Values that passed the check recently.
     """
 
-    __slots__ = ("accepted", "count", "forbidden", "is_free", "longest", "may_be_empty")
+    __slots__ = ("accepted", "count", "forbidden", "is_free", "is_secret", "longest", "may_be_empty")
 
     def __init__(
-        self, longest: int, *, may_be_empty: bool = False, is_free: bool = False, forbidden: str = "", count: int = 0
+        self,
+        longest: int,
+        *,
+        may_be_empty: bool = False,
+        is_free: bool = False,
+        is_secret: bool = False,
+        forbidden: str = "",
+        count: int = 0,
     ) -> None:
         self.longest = longest
+        self.is_secret = is_secret
         self.may_be_empty = may_be_empty
         self.is_free = is_free
         self.forbidden = forbidden
@@ -58,7 +68,7 @@ class FieldRule:
     def check(self, member: str, value: str) -> None:
         """Raise ProtocolError if `value` breaks the rule. A value that was accepted is remembered."""
         if fault := self._fault(value):
-            raise ProtocolError(f"Invalid {member} {shown(value)}: {fault}")
+            raise ProtocolError(f"Invalid {member} {HIDDEN if self.is_secret else shown(value)}: {fault}")
         if len(value) <= REMEMBERED_MAX:
             if len(self.accepted) >= REMEMBERED_VALUES:
                 self.accepted.clear()
@@ -187,7 +197,7 @@ RULES: dict[str, FieldRule | None] = {
     "stats_key": FieldRule(1_024),
     # accounts
     "access_key": ACCESS_KEY,
-    "secret_key": FieldRule(1_024, may_be_empty=True, is_free=True),
+    "secret_key": FieldRule(1_024, may_be_empty=True, is_free=True, is_secret=True),
     "white_remote_address": LIST,
     "default_topic_perm": WORD,
     "default_group_perm": WORD,

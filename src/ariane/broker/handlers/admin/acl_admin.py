@@ -27,6 +27,7 @@ from ariane.protocol.requests.acl import (
     UpdateAccount,
     UpdateWhiteAddresses,
 )
+from ariane.protocol.secret_masks import is_mask, mask_of
 
 log = logging.getLogger("ariane.access")
 
@@ -85,7 +86,7 @@ class AclAdminHandler:
     def config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG: all accounts and addresses in force.
 
-        Includes the secret keys that are in the files, as in 4.9.4: tools send them back when they edit an account.
+        Secret keys are masked, unlike in 4.9.4. Tools that edit an account send the mask back, which keeps the stored key.
         """
         if self._access is None:
             return _disabled(command)
@@ -99,7 +100,7 @@ class AclAdminHandler:
                     default_group_perm=account.default_group_perm,
                     default_topic_perm=account.default_topic_perm,
                     group_perms=account.group_perms,
-                    secret_key="" if account.has_reference else account.secret_key,
+                    secret_key=mask_of(account.access_key, account.secret_key),
                     topic_perms=account.topic_perms,
                     white_remote_address=account.white_remote_address,
                 )
@@ -128,8 +129,9 @@ async def _run_edit(edit: AclEdit, access: AccessControl, command: Command, peer
 
 async def _update_account(access: AccessControl, command: Command) -> str:
     request = decode_header(command, UpdateAccount)
+    secret_key = None if is_mask(request.secret_key) else request.secret_key
     values = {
-        "secretKey": request.secret_key,
+        "secretKey": secret_key,
         "whiteRemoteAddress": request.white_remote_address,
         "admin": request.admin,
         "defaultTopicPerm": _permission("defaultTopicPerm", request.default_topic_perm),
@@ -141,11 +143,12 @@ async def _update_account(access: AccessControl, command: Command) -> str:
     def change(document: dict[str, Any]) -> None:
         entry = _entry(document, request.access_key)
         if entry is None:
-            if not request.secret_key:
-                raise ConfigError("secretKey", "", f"the new account {request.access_key} requires a secret key")
+            if not secret_key:
+                fix = "requires a secret key; masks of other accounts are none"
+                raise ConfigError("secretKey", "", f"the new account {request.access_key} {fix}")
             entry = {"accessKey": request.access_key}
             document["accounts"] = [*(document.get("accounts") or []), entry]
-        if request.secret_key:
+        if secret_key:
             for reference in secret_references.REFERENCES:
                 entry.pop(reference, None)
         entry.update({key: value for key, value in values.items() if value is not None})

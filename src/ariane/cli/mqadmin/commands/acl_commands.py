@@ -127,7 +127,7 @@ async def cluster_acl_config_version(admin: Admin, options: Options) -> AsyncIte
 
 @COMMANDS.add("getAclConfig", BROKER, CLUSTER, aliases=("getAccessConfigSubCommand",))
 async def get_acl_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
-    """Print the accounts of a broker or of all masters of a cluster, with their secret keys."""
+    """Print the accounts of a broker or of all masters of a cluster. Secret keys are masked."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
     found = await admin.acl_configs(servers)
     text = ""
