@@ -148,6 +148,12 @@ class Broker:
         self._derived_thread.shutdown()
         self._state_thread.shutdown()
 
+    async def reload(self) -> None:
+        """Read certificates and access control files again, at once."""
+        await self.tls.reload()
+        if self._access:
+            await self._access.reload_if_changed()
+
     async def _start(self) -> None:
         config = self.config
         handlers: dict[int, Handler] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ariane.model.topic import TRACE_TOPIC
+from ariane.net.listening.server_tls import ServerTlsOptions
 from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         host: Address to listen on.
         port: HTTP port; 0 selects a free one.
         client: Account that signs every request, for brokers with access control, and TLS; None: neither.
+        tls: Certificate of the HTTP port; None: it is plain.
         tables_dir: Directory of the pipeline's tables; None without a pipeline.
         trace_topic: Topic of message traces that pages show by default.
         is_read_only: Reject every change of the cluster.
@@ -36,6 +38,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     client: ClientSettings | None = None
+    tls: ServerTlsOptions | None = None
     tables_dir: Home | None = None
     trace_topic: str = TRACE_TOPIC
     is_read_only: bool = False

@@ -8,6 +8,8 @@ change, and would take the interpreter for 5 ms at a time from the loop that ser
 produces its text in slices of about a millisecond (`exposition`), written and compressed as they are produced: a scrape of any
 size takes little memory, and other requests wait for one slice at most.
 
+With TLS, the mode of the server decides whether plain connections are accepted, too, as at its other ports.
+
 Only what Prometheus needs of HTTP/1.1 is served: GET and HEAD without a body, one request per connection. A new connection
 displaces one whose request is incomplete, so that half-sent requests do not keep Prometheus out.
 """
@@ -29,6 +31,8 @@ from ariane.errors import ArianeError, ConfigError
 from ariane.metrics import exposition, process_metrics
 from ariane.metrics.families import Family
 from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
+from ariane.net.listening.connection_gate import ConnectionGate
+from ariane.net.listening.server_tls import ServerTls
 
 log = logging.getLogger("ariane.metrics")
 
@@ -99,12 +103,14 @@ class MetricsEndpoint:
         source: Reads the families.
         address: Address to listen on; empty for all.
         port: Port; 0 takes a free one.
+        tls: Certificates and mode; None: all connections are plain.
     """
 
-    def __init__(self, source: MetricsSource, address: str, port: int) -> None:
+    def __init__(self, source: MetricsSource, address: str, port: int, *, tls: ServerTls | None = None) -> None:
         self._source = source  # read by each scrape
         self._address = address  # empty: all of the machine
         self._wanted_port = port  # 0: any
+        self._gate = None if tls is None else ConnectionGate(tls, first_byte_s=REQUEST_TIMEOUT_S)
         self._tasks: set[asyncio.Task[None]] = set()  # one for each connection until it is closed
         self._connections: list[ScrapeConnection] = []  # oldest first
         self.port = 0  # that it listens on
@@ -113,12 +119,16 @@ class MetricsEndpoint:
     def url(self) -> str:
         """URL of the metrics for clients on this machine."""
         host = LOOPBACK if self._address in ("", "0.0.0.0", "::") else self._address  # noqa: S104 - compared with
-        return f"http://{host}:{self.port}{PATH}"
+        is_encrypted = self._gate is not None and self._gate.mode == "enforcing"
+        return f"{'https' if is_encrypted else 'http'}://{host}:{self.port}{PATH}"
 
     async def __aenter__(self) -> Self:
+        gate = self._gate
         try:
-            self._server = await asyncio.start_server(
-                self._accept, self._address or None, self._wanted_port, limit=REQUEST_MAX
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol if gate is None else lambda: gate.undecided(self._protocol),
+                self._address or None,
+                self._wanted_port,
             )
         except OSError as error:
             address = f"{self._address or '*'}:{self._wanted_port}"
@@ -133,9 +143,14 @@ class MetricsEndpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
+        if self._gate is not None:
+            await self._gate.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(REQUEST_MAX), self._accept)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -91,6 +91,10 @@ class NameServer:
         await self.connections.__aexit__(kind, error, trace)
         self._kv.close()
 
+    async def reload(self) -> None:
+        """Read the certificates again, at once."""
+        await self.tls.reload()
+
     @property
     def port(self) -> int:
         """The port that the server listens on."""

@@ -12,13 +12,16 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ariane.errors import ProtocolError, UsageError
 from ariane.model import host
 from ariane.model.topic import group_name_fault, topic_name_fault
+
+if TYPE_CHECKING:
+    from ariane.net.listening.server_tls import ServerTlsOptions
 
 # Sections of the help.
 CONNECTION, FILTERS, OUTPUT = "Connection options", "Filter options", "Output options"
@@ -181,6 +184,30 @@ DefinedKeys = Annotated[
         help="Key of the configuration file, for example -Dtls.server.mode=enforcing; repeatable.",
     ),
 ]
+
+
+DefinedTlsKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-D",
+        metavar="KEY=VALUE",
+        help="TLS of the HTTP port, for example -Dtls.server.certPath=FILE; repeatable.",
+    ),
+]
+
+
+def http_tls_options(definitions: list[str] | None) -> ServerTlsOptions | None:
+    """Return the TLS of an HTTP port from options -D; None without.
+
+    Raises:
+        UsageError: a key does not concern the TLS of a server.
+        ConfigError: a value is invalid.
+    """
+    if not definitions:
+        return None
+    from ariane.settings.http_tls import http_tls
+
+    return http_tls({key: text or "" for key, text in defined_keys(definitions).items()})
 
 
 def defined_keys(definitions: list[str] | None) -> dict[str, str | None]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +17,9 @@ from ariane.cli.servers.console_options import DataDir
 from ariane.console.settings import DEFAULT_PORT, ConsoleSettings
 from ariane.errors import ConfigError
 from ariane.model.topic import TRACE_TOPIC
+
+if TYPE_CHECKING:
+    from ariane.console.http_server import ConsoleServer
 
 SUMMARY = """Run the web console of a cluster; subcommands manage its accounts.
 
@@ -61,6 +61,7 @@ def console(
     require_login: Annotated[
         bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")
     ] = False,
+    definitions: shared_options.DefinedTlsKeys = None,
     access: AccessOptions,
     log_file: shared_options.LogFile = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
@@ -78,6 +79,7 @@ def console(
         host=bind,
         port=port,
         client=access.client_settings(),
+        tls=shared_options.http_tls_options(definitions),
         data_dir=data or homes.console_dir(home),
         # Also if it does not exist yet: a pipeline may create it later.
         tables_dir=homes.tables_dir(home),
@@ -96,15 +98,8 @@ def install_fault() -> str | None:
     return f"missing packages: {', '.join(missing)}; install them with pip install 'ariane[console]'"
 
 
-@dataclass(frozen=True)
-class _ConsoleAddress:
-    addr: str
-
-
-@contextlib.asynccontextmanager
-async def _serving(settings: ConsoleSettings) -> AsyncIterator[_ConsoleAddress]:
-    """Run the console's server until the end of the block."""
+def _serving(settings: ConsoleSettings) -> ConsoleServer:
+    """Return the console's server."""
     from ariane.console.http_server import ConsoleServer
 
-    async with ConsoleServer(settings) as server:
-        yield _ConsoleAddress(server.url)
+    return ConsoleServer(settings)

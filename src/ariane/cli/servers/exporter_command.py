@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ def exporter(
     detail_wait: Annotated[
         float, seconds_option(minimum=0, help="Longest wait for rates and clients; then older ones are used.")
     ] = 2.0,
+    definitions: shared_options.DefinedTlsKeys = None,
     access: AccessOptions,
 ) -> None:
     """Serve the metrics of a cluster to Prometheus.
@@ -36,16 +38,21 @@ def exporter(
     from ariane.metrics.endpoint import MetricsEndpoint
     from ariane.metrics.polling.cluster_poller import ClusterPoller
     from ariane.metrics.polling.exporter import ExporterSource
+    from ariane.net.listening.server_tls import watched_tls
 
     run_server.log_warnings()
-    settings = access.client_settings()
+    settings, tls_options = access.client_settings(), shared_options.http_tls_options(definitions)
 
     async def run() -> None:
         with signals.loop_stop_event() as stop:
-            async with ClusterConnection(namesrv, client=settings) as cluster:
+            async with watched_tls(tls_options) as tls, ClusterConnection(namesrv, client=settings) as cluster:
                 poller = ClusterPoller(cluster.peers, namesrv.split(";"), detail_wait_s=detail_wait)
                 try:
-                    async with MetricsEndpoint(ExporterSource(poller), bind, port) as endpoint:
+                    async with contextlib.AsyncExitStack() as running:
+                        endpoint = MetricsEndpoint(ExporterSource(poller), bind, port, tls=tls)
+                        await running.enter_async_context(endpoint)
+                        if tls is not None:
+                            await running.enter_async_context(signals.reload_on_hang_up(tls.reload, stop.set))
                         typer.echo(f"ready     {endpoint.url}")
                         await stop.wait()
                 finally:

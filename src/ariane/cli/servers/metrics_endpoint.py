@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from ariane.broker.broker import Broker
     from ariane.metrics.endpoint import MetricsSource
     from ariane.nameserver.server import NameServer
+    from ariane.net.listening.server_tls import ServerTls
 
-T = TypeVar("T")
+
+class TlsServer(Protocol):
+    """A server with certificates, which its metrics use, too."""
+
+    @property
+    def tls(self) -> ServerTls: ...
+
+
+T = TypeVar("T", bound=TlsServer)
 
 
 def broker_source(broker: Broker) -> MetricsSource:
@@ -41,5 +50,5 @@ async def with_metrics(
         # Loaded only here: most servers run without metrics.
         from ariane.metrics.endpoint import MetricsEndpoint
 
-        async with MetricsEndpoint(source(started), address, port):
+        async with MetricsEndpoint(source(started), address, port, tls=started.tls):
             yield started

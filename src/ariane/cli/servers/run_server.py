@@ -3,6 +3,7 @@
 standard output   one line when the server is ready: `ready 127.0.0.1:10911`; under `ariane up` also `notice TEXT` for each
                   log record that the user must see (`extra={"notice": True}`)
 standard error    the log; with --log FILE (rotated at LOG_BYTES_MAX, LOG_FILES files) only the notices
+reload            SIGHUP: certificates and account files
 stop              SIGINT or SIGTERM; under `ariane up` also the end of standard input: the parent process has ended
 """
 
@@ -21,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import typer
 
+from ariane.cli.servers import signals
 from ariane.cli.servers.garbage_collection import FrozenSurvivors
 from ariane.errors import ConfigError
 from ariane.settings.schema import C, SettingsSchema
@@ -39,6 +41,9 @@ class RunningServer(Protocol):
 
     @property
     def addr(self) -> str: ...
+    async def reload(self) -> None:
+        """Read certificates and account files again."""
+        ...
 
 
 def serve(
@@ -118,7 +123,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[RunningServer]],
         loop.add_signal_handler(number, stop)
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_stdin, loop, stop)
-    async with make() as server:
+    async with make() as server, signals.reload_on_hang_up(server.reload, stop):
         FrozenSurvivors().start()
         # Only now: a parent or a test that reads this line connects at once.
         print(READY, server.addr, flush=True)

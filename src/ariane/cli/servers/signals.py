@@ -1,4 +1,4 @@
-"""Turns SIGINT and SIGTERM into an event, for commands that run until they are interrupted."""
+"""Turns SIGINT and SIGTERM into an event, for commands that run until they are interrupted, and SIGHUP into a reload."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import FrameType
+from typing import Any
 
 import typer
+
+from ariane.net.tasks import BackgroundTasks
 
 STATUS_BASE = 128  # exit status of a program that a signal ended: 128 + number, as in shells
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -83,6 +87,35 @@ def loop_stop_signal() -> Iterator[StopSignal]:
                 loop.add_signal_handler(number, on_signal, number)
                 handlers.callback(loop.remove_signal_handler, number)
         yield stop
+
+
+@contextlib.asynccontextmanager
+async def reload_on_hang_up(
+    reload: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Call `reload` at each SIGHUP; but `stop` if the signal says that the terminal was closed."""
+    loop, tasks, had_terminal = asyncio.get_running_loop(), BackgroundTasks("SIGHUP"), _has_terminal()
+
+    def on_signal() -> None:
+        if had_terminal and not _has_terminal():
+            stop()
+        else:
+            tasks.start(reload(), "reload")
+
+    try:
+        loop.add_signal_handler(signal.SIGHUP, on_signal)
+    except (AttributeError, NotImplementedError):  # Windows has no SIGHUP
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        await tasks.close()
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def end_by_broken_pipe() -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
+from ariane.console.security.accounts.session_cookie import is_https
 from ariane.console.security.request_checks import local_path, page_path
 from ariane.console.texts import preferences
 from ariane.console.web.rendering import render
@@ -37,7 +38,7 @@ async def set_preferences(
         (preferences.UTC_COOKIE, utc),
     ):
         if value is not None:
-            response.set_cookie(name, value, max_age=MAX_AGE_S, samesite="lax", httponly=True)
+            response.set_cookie(name, value, max_age=MAX_AGE_S, secure=is_https(request), samesite="lax", httponly=True)
     return response
 
 

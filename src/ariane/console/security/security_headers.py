@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ariane.console.security.request_checks import host_name, is_loopback_host
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -22,6 +25,8 @@ CONTENT_SECURITY_POLICY = "; ".join(
 )
 PAGE_CACHE_CONTROL = "no-store"  # pages show data of accounts: none may stay in a shared browser's cache
 _STATIC_PREFIX = "/static/"
+# Browsers then use only https for this host, at every port.
+HSTS = (b"strict-transport-security", b"max-age=15552000")
 
 _HEADERS = (
     (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
@@ -48,10 +53,18 @@ class SecurityHeadersMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": with_security_headers(scope["path"], message.get("headers", ()))}
+                headers = with_security_headers(scope["path"], message.get("headers", ()))
+                message = {**message, "headers": [*headers, HSTS] if _is_https_only(scope) else headers}
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+def _is_https_only(scope: Scope) -> bool:
+    """Return whether this console accepts encrypted connections only, by a name that other programs of a machine do not share."""
+    tls = scope["app"].state.services.settings.tls
+    is_enforcing = tls is not None and tls.mode == "enforcing" and not tls.is_test
+    return is_enforcing and not is_loopback_host(host_name(Headers(scope=scope).get("host", "")))
 
 
 def with_security_headers(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -10,11 +10,12 @@ serve half of a pair if the second cannot be read. Established connections keep 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import ssl
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,6 +24,7 @@ import msgspec
 from ariane.errors import ArianeError, ConfigError
 from ariane.net.listening import certificates
 from ariane.net.listening.certificates import KeyPair, Validity
+from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.net.tls")
 
@@ -130,6 +132,13 @@ class ServerTls:
                 "New connections use the certificate %s, valid until %s", self._options.files.cert, self.validity.ends
             )
 
+    async def reload(self) -> None:
+        """Read the files again, at once. If they cannot be used, the former certificate stays in use, and the log says why."""
+        if self.has_files:
+            self._loaded = ()
+            self._seen = await asyncio.to_thread(self._versions)
+            await self.reload_if_changed()
+
     def days_left(self) -> float | None:
         """Return the days until the certificate expires, negative if it has; None without files."""
         return None if self.validity is None else (self.validity.ends - self._now()).total_seconds() / 86_400
@@ -158,6 +167,26 @@ class ServerTls:
 
 
 _Versions = Sequence[tuple[int, int, int] | None]
+
+
+@contextlib.asynccontextmanager
+async def watched_tls(options: ServerTlsOptions | None) -> AsyncIterator[ServerTls | None]:
+    """Yield the TLS of a server, with its files loaded and watched; None without options.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    if options is None:
+        yield None
+        return
+    tls, tasks = ServerTls(options), BackgroundTasks("TLS")
+    tls.load()
+    if tls.has_files:
+        tasks.repeat(WATCH_INTERVAL_S, tls.reload_if_changed, "reload changed certificates")
+    try:
+        yield tls
+    finally:
+        await tasks.close()
 
 
 def _version(path: str) -> tuple[int, int, int] | None:

@@ -22,7 +22,7 @@ def set_cookie(request: Request, response: Response, settings: ConsoleSettings, 
     # Lax, not Strict: a link to a page in a mail or chat must find the reader logged in. Unsafe requests of other
     # sites are refused by their origin and by the CSRF token.
     response.set_cookie(
-        _name(request, settings, kind), token, max_age=AGES_S[kind], path="/", secure=_is_https(request),
+        _name(request, settings, kind), token, max_age=AGES_S[kind], path="/", secure=is_https(request),
         httponly=True, samesite="lax",
     )  # fmt: skip
 
@@ -30,16 +30,17 @@ def set_cookie(request: Request, response: Response, settings: ConsoleSettings, 
 def clear_session_cookie(request: Request, response: Response, settings: ConsoleSettings) -> None:
     """Let the browser forget the token."""
     response.delete_cookie(
-        _name(request, settings, SESSION), path="/", secure=_is_https(request), httponly=True, samesite="lax"
+        _name(request, settings, SESSION), path="/", secure=is_https(request), httponly=True, samesite="lax"
     )  # fmt: skip
 
 
-def _is_https(request: Request) -> bool:
+def is_https(request: Request) -> bool:
+    """Return whether the browser's connection, to this console or to its proxy, is encrypted."""
     return request.url.scheme == "https"
 
 
 def _name(request: Request, settings: ConsoleSettings, kind: str) -> str:
     # Cookies do not distinguish ports: two consoles on one machine need two names. The prefix __Host- makes browsers
     # refuse a cookie that another host of the domain set.
-    prefix = "__Host-" if _is_https(request) else ""
+    prefix = "__Host-" if is_https(request) else ""
     return f"{prefix}ariane-{kind}-{settings.port}"
