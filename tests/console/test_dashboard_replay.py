@@ -68,6 +68,7 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "broker-config", r"extra \.body\.data\.(haTls|tls\..+)",
         "settings of TLS, which are system properties of Java's brokers", (NEW,)
     ),
+    IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),
     # --- errors of the dashboard ---
     IntendedDifference(
         "group-(topics|connections)-without-address", IS_RESULT, "2.1.0 fails without the parameter `address`", (NEW,)

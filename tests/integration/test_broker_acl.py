@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -19,6 +20,7 @@ from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.acl import AclConfig, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
+from ariane.protocol.requests.audit import AuditPage, GetAuditLog
 from ariane.protocol.requests.routing import KvTableBody
 from ariane.protocol.secret_masks import mask_of
 from ariane.testing import AsyncLocalCluster
@@ -127,6 +129,22 @@ def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
         assert json.loads(fields["version"])["counter"] == 5
         assert json.loads(fields["allAclFileVersion"])[path]["counter"] == 5
         assert (fields["brokerName"], fields["clusterName"]) == ("broker-a", "DefaultCluster")
+        assert (await user.call(RequestCode.GET_AUDIT_LOG)).code == 1
+        log = await admin.call(RequestCode.GET_AUDIT_LOG, GetAuditLog(size=100))
+        records = msgspec.json.decode(log.body, type=AuditPage).records
+        changes = [record for record in records if record.result == "done"]
+        assert [(record.request, record.account, record.proof, record.resource) for record in changes] == [
+            ("DELETE_ACL_CONFIG", "administrator", "signature", "account:new-account"),
+            *[("UPDATE_AND_CREATE_ACL_CONFIG", "administrator", "signature", "account:new-account")] * 4,
+        ]
+        refused = {(record.request, record.account, record.proof) for record in records if record.result == "refused"}
+        assert refused == {
+            ("UPDATE_AND_CREATE_ACL_CONFIG", "user-of-orders", "signature"),
+            ("GET_BROKER_CLUSTER_ACL_CONFIG", "user-of-orders", "signature"),
+            ("GET_AUDIT_LOG", "user-of-orders", "signature"),
+            ("GET_ALL_TOPIC_CONFIG", "new-account", ""),
+        }
+        assert b"-secret" not in log.body
 
     with_cluster(tmp_path, work)
 

@@ -16,11 +16,12 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ariane.access import secret_references
 from ariane.access.acl import Acl, AclFile, parse_acl_file
 from ariane.access.request_needs import RecordReader, RequestNeeds
+from ariane.audit.records import RequestAccount
 from ariane.errors import ConfigError
 from ariane.extras import naming_extras
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
@@ -48,6 +49,14 @@ class AclState(NamedTuple):
     """Stamps of the files with secret keys, from before they were read."""
 
 
+class RefusalRecorder(Protocol):
+    """Records refused requests. [ServerAuditLog]"""
+
+    def refused(self, command: Command, peer: Peer, reason: str) -> None:
+        """Record a request that was refused."""
+        ...
+
+
 class AccessControl:
     """Checks requests by the accounts in the files below `home`."""
 
@@ -61,6 +70,8 @@ class AccessControl:
         self._executor = executor
         self._now_ms = now_ms
         self._lock = asyncio.Lock()  # a change and a poll of the files exclude each other
+        # Records refused requests; None: they are only logged.
+        self.audit: RefusalRecorder | None = None
         self._peer_log = PeerLog(log)  # refused requests are logged at a bounded rate per peer
         self._create_default()
         stamps = self._stamps()  # taken before reading, so that a change in between is read by the next poll
@@ -81,6 +92,10 @@ class AccessControl:
         if missing := handlers.keys() - self._needs.keys():
             raise KeyError(f"no row in the table of needs for the codes {sorted(missing)}")
         return {code: self._guard(serve, read_record) for code, serve in handlers.items()}
+
+    def identity(self, command: Command, peer: Peer) -> RequestAccount:
+        """Return the account of a request, and how it is proven."""
+        return self._state.acl.identity(command.field_map(), command.body, peer.ip, peer.names)
 
     async def reload_if_changed(self) -> None:
         """Read the files again if one of them changed."""
@@ -136,6 +151,8 @@ class AccessControl:
             if denial is None:
                 return serve(command, peer)
             now = asyncio.get_running_loop().time()
+            if self.audit is not None:
+                self.audit.refused(command, peer, denial)
             self._peer_log.warning(peer.ip, now, "Denied %s of %s: %s", code_name(command.code), peer.addr, denial)
             return Reply(ResponseCode.SYSTEM_ERROR, remark=DENIED + denial)
 

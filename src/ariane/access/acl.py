@@ -23,6 +23,7 @@ from ariane.access.request_needs import (
     RequiredPermission,
     required_permissions,
 )
+from ariane.audit.records import RequestAccount
 from ariane.errors import ConfigError
 from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
 from ariane.protocol.secret_masks import is_mask
@@ -222,6 +223,18 @@ class Acl:
         if not verify(account.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
         return self._missing_permission(account, code, fields, body, read_record)
+
+    def identity(self, fields: Mapping[str, str], body: bytes, ip: str, names: Sequence[str]) -> RequestAccount:
+        """Return the account of a request, and how it is proven. Allow lists prove nothing."""
+        access_key = fields.get(ACCESS_KEY)
+        if not access_key:
+            certified = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
+            return (
+                RequestAccount("") if certified is None else RequestAccount(certified.entry.access_key, "certificate")
+            )
+        account = self._accounts.get(access_key)
+        is_proven = account is not None and verify(account.entry.secret_key, fields, body)
+        return RequestAccount(access_key, "signature" if is_proven else "")
 
     def _missing_permission(
         self, account: Account, code: int, fields: Mapping[str, str], body: bytes, read_record: RecordReader

@@ -20,6 +20,7 @@ from typing import Self
 import msgspec
 
 from ariane.access.access_control import POLL_INTERVAL_S, AccessControl
+from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.broker import request_routing
 from ariane.broker.access.request_permissions import REQUEST_NEEDS
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
@@ -156,6 +157,10 @@ class Broker:
 
     async def _start(self) -> None:
         config = self.config
+        name, directory = f"{config.broker_name}:{config.broker_id}", Path(config.store_path_root_dir) / "audit"
+        self._audit = open_audit_log(config, config.acl_enable, directory, name, self._clock)
+        if self._audit:
+            self._open.push_async_callback(self._audit.close)
         handlers: dict[int, Handler] = {}
         vip_handlers: dict[int, Handler] = {}
         self.tls = ServerTls(config.server_tls())
@@ -273,6 +278,8 @@ class Broker:
         self._remover = TopicRemover(tables=self._state, store=store, stats=self._stats)
         home = Path(config.rocketmq_home)
         self._access = AccessControl(home, REQUEST_NEEDS, self._thread, now_ms) if config.acl_enable else None
+        if self._audit and self._access:
+            self._audit.identification, self._access.audit = self._access, self._audit
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
         self._feed = ReplicationFeed(config, store)
         self._dispatcher = PostStoreDispatcher(
@@ -353,6 +360,7 @@ class Broker:
             server=self._server,
             registration=self._registration,
             access=self._access,
+            audit=self._audit,
             config_file=config_file,
             tasks=self._tasks,
         )
@@ -366,6 +374,8 @@ class Broker:
             table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.delete_topic_handler(
                 self._registration, self._copier(peers)
             )
+        if self._audit:
+            table = self._audit.with_records(table)
         return self._access.with_checks(table, self._store.read_record) if self._access else table
 
     def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
@@ -421,6 +431,8 @@ class Broker:
         every(BACKLOG_CHECK_S, self._protection.update_backlog, "measure the unflushed log")
         if self._access:
             every(POLL_INTERVAL_S, self._access.reload_if_changed, "reload changed access control files")
+        if self._audit:
+            every(DRAIN_INTERVAL_S, self._audit.record_due_counts, "record counts of refused requests")
         if self.tls.has_files:
             every(WATCH_INTERVAL_S, self.tls.reload_if_changed, "reload changed certificates")
         every(MEMBER_SCAN_S, self._clients.evict_idle, "evict idle clients")

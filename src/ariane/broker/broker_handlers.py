@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ariane.access.access_control import AccessControl
+from ariane.audit.audit_requests import AuditHandler
+from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
@@ -77,6 +79,8 @@ class BrokerServices:
     registration: Registration
     access: AccessControl | None
     """None if access control is disabled."""
+    audit: ServerAuditLog | None
+    """None if the audit log is off."""
     config_file: BrokerConfigFile | None
     """None if the broker was started without one."""
     tasks: BackgroundTasks  # for work that outlives its request
@@ -234,4 +238,5 @@ class BrokerHandlers:
             tasks=services.tasks,
             clock=clock,
         )
+        self.audit = AuditHandler(services.audit, is_protected=services.access is not None)
         self.acl_admin = AclAdminHandler(config=config, addr=services.addr, access=services.access)

@@ -83,4 +83,5 @@ def routes(handlers: BrokerHandlers) -> dict[int, Handler]:
         code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: handlers.acl_admin.update_white_addresses,
         code.GET_BROKER_CLUSTER_ACL_INFO: handlers.acl_admin.version,
         code.GET_BROKER_CLUSTER_ACL_CONFIG: handlers.acl_admin.config,
+        code.GET_AUDIT_LOG: handlers.audit.read,
     }

@@ -128,6 +128,11 @@ class RouteTable:
         """Return whether a broker is registered at this address."""
         return addr in self._live
 
+    def is_registered_by(self, addr: str, peer_id: int) -> bool:
+        """Return whether the last registration of an address came over this connection."""
+        live = self._live.get(addr)
+        return live is not None and live.peer_id == peer_id
+
     def last_registration_ms(self, addr: str) -> float | None:
         """Return the time of the last registration of an address, None if it is not registered."""
         live = self._live.get(addr)

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ariane.audit.audit_requests import AuditHandler
+from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.handlers import NameServerHandlers
@@ -22,6 +24,8 @@ from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.server import RemotingServer
 from ariane.net.tasks import BackgroundTasks
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
 
 log = logging.getLogger("ariane.nameserver")
 
@@ -52,6 +56,11 @@ class NameServer:
         self.tls.load()
         self._kv = kv = KvStore(Path(config.kv_config_path))
         handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, self.monotonic_ms).table()
+        directory = Path(config.kv_config_path).parent / "audit"
+        self._audit = open_audit_log(config, False, directory, "name server", self._clock)
+        handlers[RequestCode.GET_AUDIT_LOG] = AuditHandler(self._audit, is_protected=False).read
+        if self._audit:
+            handlers = self._audit.with_records(handlers, {RequestCode.REGISTER_BROKER: self._is_new})
         self.connections = RemotingServer(
             handlers,
             config.bind_address,
@@ -66,6 +75,8 @@ class NameServer:
         self.addr = local_addr(config.bind_address, port)
         if self.tls.has_files:
             self._tasks.repeat(WATCH_INTERVAL_S, self.tls.reload_if_changed, "reload changed certificates")
+        if self._audit:
+            self._tasks.repeat(DRAIN_INTERVAL_S, self._audit.record_due_counts, "record counts of refused requests")
         self._tasks.repeat(SCAN_INTERVAL_S, self._expire, "forget silent brokers", first_s=FIRST_SCAN_S)
         if config.bind_address in ANY_ADDRESSES:
             log.info(
@@ -90,6 +101,8 @@ class NameServer:
         await self._tasks.close()
         await self.connections.__aexit__(kind, error, trace)
         self._kv.close()
+        if self._audit:
+            await self._audit.close()
 
     async def reload(self) -> None:
         """Read the certificates again, at once."""
@@ -99,6 +112,10 @@ class NameServer:
     def port(self) -> int:
         """The port that the server listens on."""
         return self.connections.port
+
+    def _is_new(self, command: Command, peer: Peer) -> bool:
+        """Return whether a registration repeats none of its connection. Brokers repeat theirs twice a minute."""
+        return not self.routes.is_registered_by(command.field_map().get("brokerAddr", ""), peer.id)
 
     def _on_connection_lost(self, peer: Peer) -> None:
         for addr in self.routes.remove_peer(peer.id):

@@ -101,6 +101,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351  # of 5.x
     GET_SUBSCRIPTIONGROUP_CONFIG = 352  # of 5.x
     REQUEST_BATCH = 14_000  # of Ariane: `protocol.request_batch`
+    GET_AUDIT_LOG = 14_001  # of Ariane: `protocol.requests.audit`
 
 
 class ResponseCode(IntEnum):

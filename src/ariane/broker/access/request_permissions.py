@@ -172,10 +172,11 @@ REQUEST_NEEDS: dict[int, RequestNeeds] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: _ADMIN,
     RequestCode.UPDATE_BROKER_CONFIG: _ADMIN,
     RequestCode.GET_BROKER_CONFIG: _ACCOUNT,
-    # Access control: responses of 54 hold secret keys
+    # Access control
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ADMIN,
     RequestCode.DELETE_ACL_CONFIG: _ADMIN,
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ADMIN,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACCOUNT,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _ADMIN,
+    RequestCode.GET_AUDIT_LOG: _ADMIN,
 }

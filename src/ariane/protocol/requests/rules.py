@@ -109,6 +109,7 @@ ACCESS_KEY = FieldRule(1_024)
 MESSAGE_KEY = FieldRule(32_767, is_free=True)  # as many as the properties of a message hold
 EXPRESSION = FieldRule(EXPRESSION_MAX, may_be_empty=True, is_free=True)
 TAG = FieldRule(EXPRESSION_MAX, may_be_empty=True, is_free=True, count=EXPRESSION_MAX // 2)
+TEXT = FieldRule(255, may_be_empty=True, is_free=True)  # compared only
 WORD = FieldRule(WORD_MAX, may_be_empty=True)  # the name of a constant
 ID = FieldRule(1_024, may_be_empty=True)  # compared with what is stored, or passed on
 LIST = FieldRule(32_767, may_be_empty=True, is_free=True)  # names joined by commas
@@ -195,6 +196,12 @@ RULES: dict[str, FieldRule | None] = {
     "value": FieldRule(1024 * 1024, may_be_empty=True, is_free=True),
     "stats_name": FieldRule(64),
     "stats_key": FieldRule(1_024),
+    # audit log
+    "GetAuditLog.account": TEXT,
+    "GetAuditLog.address": TEXT,
+    "GetAuditLog.request": TEXT,
+    "GetAuditLog.resource": TEXT,
+    "GetAuditLog.result": TEXT,
     # accounts
     "access_key": ACCESS_KEY,
     "secret_key": FieldRule(1_024, may_be_empty=True, is_free=True, is_secret=True),
