@@ -21,6 +21,7 @@ BROKER = {
     "transactionCheckInterval": "1000",
     "transactionOpBatchInterval": "100",
     "transactionTimeOut": "1000",
+    "waitTimeMillsInSendQueue": "10000",  # a busy machine is not a fault
 }
 
 
@@ -44,8 +45,9 @@ def java_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServe
             if reason := release.available():
                 pytest.skip(f"Java peers: {reason}")
             home = tmp_path_factory.mktemp("java")
-            ns = stack.enter_context(release.name_server(home / "ns"))
-            broker = stack.enter_context(release.broker(home / "b", ns.addr, properties=BROKER))
+            with_tls = release.quick_start()
+            ns = stack.enter_context(release.name_server(home / "ns", jvm_args=with_tls))
+            broker = stack.enter_context(release.broker(home / "b", ns.addr, properties=BROKER, jvm_args=with_tls))
             stack.callback(broker.process.kill)  # what it would store when it stops is of no use
             started[release.version] = JavaServers(release, ns.addr, broker.addr)
         return started[release.version]

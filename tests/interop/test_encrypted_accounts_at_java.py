@@ -68,7 +68,7 @@ def test_only_encrypted_and_signed_requests_are_served(tmp_path: Path, release: 
                 return body
 
     with (
-        release.name_server(tmp_path / "ns") as names,
+        release.name_server(tmp_path / "ns", jvm_args=release.quick_start()) as names,
         release.broker(home, names.addr, properties=properties, jvm_args=enforcing) as broker,
     ):
         assert asyncio.run(play(names.addr)) == b"signed"

@@ -77,7 +77,11 @@ def test_rows_are_written_over_tls(tmp_path: Path, release: java.JavaRelease) ->
     """Start servers with Java's default: plain and TLS on one port, with a generated certificate."""
     if reason := release.available():
         pytest.skip(f"Java peers: {reason}")
-    with release.name_server(tmp_path / "ns") as name_server, release.broker(tmp_path / "b", name_server.addr):
+    with_tls = release.quick_start()
+    with (
+        release.name_server(tmp_path / "ns", jvm_args=with_tls) as name_server,
+        release.broker(tmp_path / "b", name_server.addr, jvm_args=with_tls),
+    ):
         make_topic(name_server.addr, "Rows")
         encrypted = {"useTls": "true", "tlsVerify": "false"}
         assert write(name_server.addr, "Rows", frame(200), batchSize="9", **encrypted).messages == 200

@@ -62,7 +62,11 @@ def peers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if reason := release.available():
         pytest.skip(f"Java peers: {reason}")
     home = tmp_path_factory.mktemp("java")
-    with release.name_server(home / "ns") as names, release.broker(home / "b", names.addr, properties=CHECKED):
+    with_tls = release.quick_start()
+    with (
+        release.name_server(home / "ns", jvm_args=with_tls) as names,
+        release.broker(home / "b", names.addr, properties=CHECKED, jvm_args=with_tls),
+    ):
         produce(names.addr, 60)
         time.sleep(0.1)
         produce(names.addr, 60)

@@ -54,6 +54,12 @@ _port_steps = itertools.count()
 
 _SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
+# A server generates a certificate at its start by default, which costs it five times the CPU time of all else.
+_WITHOUT_TLS = "-Dtls.server.mode=disabled"
+
+# By default a 5.x broker compares 38 MB of timers with their file each second, and spins for 3 s until it writes metrics.
+_QUIET_5X = {"timerFlushIntervalMs": "60000", "transactionMetricFlushInterval": "100"}
+
 # Programs and their arguments (after the name server) whose classes represent those of all clients and tools.
 _SAMPLE_RUNS = {
     "Produce": ("T", "P", "5"),
@@ -168,6 +174,7 @@ class JavaRelease:
     def quick_start(self) -> tuple[str, ...]:
         """Return JVM arguments for short-lived peers: a small heap, C1 and the serial collector, classes from the archive.
 
+        Servers that start with these explicit arguments accept TLS, with a generated certificate; those without `jvm_args` do not.
         Benches pass their own arguments: they measure the JVM as users run it.
         """
         return (*TEST_HEAP, *_SHORT_LIVED, f"-XX:SharedArchiveFile={self._cache / ARCHIVE}")
@@ -212,6 +219,7 @@ class JavaRelease:
             "namesrvAddr": namesrv,
             "storePathRootDir": str(home / "store"),
             "storePathCommitLog": str(home / "store" / "commitlog"),
+            **(_QUIET_5X if self.version.startswith("5") else {}),
             **(properties or {}),
         }
         ready = [_BOOTED, *([_REGISTERED_5X] if self.version.startswith("5") else [])] if wait else []
@@ -348,7 +356,7 @@ class JavaRelease:
         path = _configure_logs(home) / "server.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         output = (home / "output.log").open("w")
-        java = [*(jvm_args or self.quick_start()), *_home_properties(home)]
+        java = [*(jvm_args or (*self.quick_start(), _WITHOUT_TLS)), *_home_properties(home)]
         process = _spawn([*java, "-cp", self.classpath(), main, "-c", str(path)], output)
         server = JavaServer(f"127.0.0.1:{settings['listenPort']}", process)
         try:
