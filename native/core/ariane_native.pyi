@@ -39,6 +39,20 @@ class SendEncoder:
         next_offset: Callable[[str, int], int],
     ) -> _SendRun: ...
 
+class SignatureChecker:
+    """`ariane.kernels.signed_runs.SignatureChecker`. Raises TypeError for invalid arguments, whatever `data` contains."""
+
+    def __init__(self, secrets: Sequence[tuple[str, str]], fields: Sequence[tuple[int, Sequence[str]]]) -> None: ...
+    # frames, positions, starts
+    def check(
+        self,
+        data: bytes,
+        position: int,
+        header_max: int,
+        frames_max: int,
+        permit: Callable[[str, int, tuple[str | None, ...]], bool],
+    ) -> tuple[bytes, list[int], list[int]]: ...
+
 class FileMap:
     """`ariane.kernels.pull_selection.FileMap`: a file of the machine's disk. Linux only.
 

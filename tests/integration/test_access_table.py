@@ -6,21 +6,28 @@ The expected verdicts are the table in docs/access.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
-from ariane.broker.access.request_permissions import REQUEST_NEEDS
+from ariane.broker.access.request_permissions import REQUEST_NEEDS, RUN_FIELDS
+from ariane.broker.handlers.reading.pull_turns import PullTurns
+from ariane.broker.handlers.sending.send_turns import SendTurns
 from ariane.client import Credentials
 from ariane.model import ids
+from ariane.net.replies import ServedTurn
 from ariane.protocol import command as commands
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode, code_name
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
+from ariane.protocol.records import batch
 from ariane.testing import LocalCluster
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "access.md"
@@ -188,6 +195,63 @@ def test_the_page_has_no_other_codes() -> None:
     table = PAGE.read_text(encoding="utf-8").partition(HEADER)[2].splitlines()
     codes = [line.split("|")[1].strip() for line in table if line.startswith("| ") and line[2].isdigit()]
     assert codes == [str(int(code)) for code in sorted(REQUEST_NEEDS)]
+
+
+@contextlib.contextmanager
+def counted_turns() -> Iterator[list[int]]:
+    """Return a list to which the turns of brokers append the number of requests that they serve."""
+    served: list[int] = []
+
+    def counting(serve: Any) -> Any:
+        def count(self: Any, *args: Any) -> ServedTurn | None:
+            turn: ServedTurn | None = serve(self, *args)
+            served.append(turn.requests if turn else 0)
+            return turn
+
+        return count
+
+    with (
+        mock.patch.object(SendTurns, "serve", counting(SendTurns.serve)),
+        mock.patch.object(PullTurns, "serve", counting(PullTurns.serve)),
+    ):
+        yield served
+
+
+BATCH = batch.encode([batch.BatchEntry(0, b"x", "")])
+RUNS = {
+    RequestCode.SEND_MESSAGE: (SEND, b"x"),
+    RequestCode.SEND_MESSAGE_V2: (SEND_V2, b"x"),
+    RequestCode.SEND_BATCH_MESSAGE: ({**SEND_V2, "m": "true"}, BATCH),
+    RequestCode.PULL_MESSAGE: ({**PULL, "sysFlag": "4"}, b""),
+    RequestCode.LITE_PULL_MESSAGE: ({**PULL, "sysFlag": "4"}, b""),
+}
+
+
+def test_each_code_of_runs_is_tested() -> None:
+    assert RUNS.keys() == RUN_FIELDS.keys()
+
+
+@pytest.mark.usefixtures("samples")
+@pytest.mark.parametrize("code", RUNS)
+def test_signed_runs_are_served_by_turns(code: int, broker: int) -> None:
+    sender = SENDERS["reader" if code in PULLS else "writer"]
+    frames = [frame(sender, code, *RUNS[code], opaque) for opaque in range(20)]
+    with counted_turns() as served:
+        received = asyncio.run(responses(broker, None, frames))
+    assert {response.code for response in received.values()} == {0}
+    assert sum(served) == 20
+
+
+@pytest.mark.usefixtures("samples")
+@pytest.mark.parametrize("code", RUNS)
+@pytest.mark.parametrize("sender", ["anonymous", "wrong signature", "other group"])
+def test_a_refused_request_in_a_run_is_the_only_one(code: int, sender: str, broker: int) -> None:
+    permitted = SENDERS["reader" if code in PULLS else "writer"]
+    frames = [frame(SENDERS[sender] if opaque == 9 else permitted, code, *RUNS[code], opaque) for opaque in range(20)]
+    with counted_turns() as served:
+        received = asyncio.run(responses(broker, None, frames))
+    assert [opaque for opaque, response in received.items() if not is_served(response)] == [9]
+    assert sum(served) == 19
 
 
 def test_a_repeated_request_is_served_like_the_first(

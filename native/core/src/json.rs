@@ -34,6 +34,11 @@ impl<'a> Cursor<'a> {
         Self { data, position }
     }
 
+    /// Return how many bytes were read.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
     pub fn is_at_end(&self) -> bool {
         self.position == self.data.len()
     }
@@ -65,10 +70,15 @@ impl<'a> Cursor<'a> {
 
     /// Return an integer without fraction and exponent.
     pub fn int32(&mut self) -> Option<i32> {
+        i32::try_from(self.int64()?).ok()
+    }
+
+    /// Return an integer without fraction and exponent.
+    pub fn int64(&mut self) -> Option<i64> {
         let rest = self.data.get(self.position..)?;
         let size = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'-').count();
         self.position += size;
-        i32::try_from(parse_int(&rest[..size])?).ok()
+        parse_int(&rest[..size])
     }
 
     /// Return a text without escapes.

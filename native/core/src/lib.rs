@@ -22,6 +22,7 @@ pub mod record;
 pub mod response;
 pub mod run;
 pub mod scan;
+pub mod signed;
 pub mod slots;
 pub mod turn;
 
@@ -46,6 +47,7 @@ mod ariane_native {
     use crate::record::Host;
     use crate::run::Run;
     use crate::scan;
+    use crate::signed;
     use crate::slots;
     use crate::turn;
 
@@ -127,6 +129,38 @@ mod ariane_native {
                     next_offset.call1((topic, queue_id))?.extract::<i64>()
                 })?;
                 to_python(py, run)
+            })
+        }
+    }
+
+    /// Verifies runs of signed requests. The interface is that of `ariane.kernels.signed_runs.SignatureChecker`.
+    #[pyclass]
+    struct SignatureChecker(signed::SignatureChecker);
+
+    #[pymethods]
+    impl SignatureChecker {
+        #[new]
+        fn new(secrets: Vec<(String, String)>, fields: Vec<(i64, Vec<String>)>) -> Self {
+            Self(signed::SignatureChecker::new(&secrets, fields))
+        }
+
+        /// Return `(frames, positions, starts)`.
+        fn check<'py>(
+            &mut self,
+            py: Python<'py>,
+            data: &[u8],
+            position: usize,
+            header_max: usize,
+            frames_max: usize,
+            permit: &Bound<'py, PyAny>,
+        ) -> PyResult<(Bound<'py, PyBytes>, Vec<usize>, Vec<usize>)> {
+            guarded(|| {
+                let mut ask = |access_key: &str, code: i64, values: &[Option<&str>]| -> PyResult<bool> {
+                    permit.call1((access_key, code, PyTuple::new(py, values)?))?.is_truthy()
+                };
+                self.0.check(data, position, header_max, frames_max, &mut ask)?;
+                let run = &self.0.run;
+                Ok((PyBytes::new(py, &run.frames), run.positions.clone(), run.starts.clone()))
             })
         }
     }

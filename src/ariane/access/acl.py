@@ -188,6 +188,14 @@ class Acl:
             raise ConfigError("accounts", f"{len(self._accounts)} accounts", f"expected at most {ACCOUNTS_MAX}")
         self._white = tuple(white)
 
+    def secret_keys(self) -> dict[str, str]:
+        """Return the secret keys of all accounts by access key."""
+        return {access_key: account.entry.secret_key for access_key, account in self._accounts.items()}
+
+    def is_open_to(self, ip: str) -> bool:
+        """Return whether requests from an address are not checked."""
+        return ip_allowlist.matches(self._white, ip)
+
     def denial_reason(
         self,
         code: int,
@@ -196,6 +204,8 @@ class Acl:
         ip: str,
         read_record: RecordReader,
         names: Sequence[str] = (),
+        *,
+        is_verified: bool = False,
     ) -> str | None:
         """Return why a request is denied, None if it is permitted.
 
@@ -206,8 +216,9 @@ class Acl:
             ip: address of the client.
             read_record: returns messages that requests refer to.
             names: of the client's verified certificate.
+            is_verified: whether the signature was found to be right; `fields` and `body` may be those that the decision needs.
         """
-        if ip_allowlist.matches(self._white, ip):
+        if self.is_open_to(ip):
             return None
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
@@ -220,7 +231,7 @@ class Acl:
             return f"No acl config for {_shown(access_key)}"
         if ip_allowlist.matches(account.white, ip):
             return None
-        if not verify(account.entry.secret_key, fields, body):
+        if not is_verified and not verify(account.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
         return self._missing_permission(account, code, fields, body, read_record)
 

@@ -23,6 +23,7 @@ from ariane.access.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.broker import request_routing
 from ariane.broker.access.request_permissions import REQUEST_NEEDS
+from ariane.broker.access.signed_turns import with_signatures
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
@@ -379,9 +380,9 @@ class Broker:
         return self._access.with_checks(table, self._store.read_record) if self._access else table
 
     def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
-        """Return the fast paths of sends and pulls by code; none where each request is checked by itself, or refused."""
+        """Return the fast paths of sends and pulls by code; none where each request is refused."""
         config = self.config
-        if self._access or config.is_slave:
+        if config.is_slave:
             return {}
         sends = SendTurns(
             settings=self._settings,
@@ -407,7 +408,8 @@ class Broker:
             changes=self._state.change_log,
             clock=self._clock,
         )
-        return {**dict.fromkeys(SEND_CODES, sends), **dict.fromkeys(PULL_CODES, pulls)}
+        turns: dict[int, TurnHandler] = {**dict.fromkeys(SEND_CODES, sends), **dict.fromkeys(PULL_CODES, pulls)}
+        return with_signatures(turns, self._access, self._server.limits) if self._access else turns
 
     def _start_tasks(self) -> None:
         config, every, tables = self.config, self._tasks.repeat, self._state

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages,
 from ariane.kernels.record_runs import LogPlace, ScannedRecords
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import SendEncoder, SendSettings
+from ariane.kernels.signed_runs import PythonSignatureChecker, SignatureChecker
 
 log = logging.getLogger("ariane.kernels")
 
@@ -46,6 +48,10 @@ class Implementation(Protocol):
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         """Return an encoder of plain sends."""
+        ...
+
+    def signature_checker(self, secrets: Mapping[str, str], fields: Mapping[int, tuple[str, ...]]) -> SignatureChecker:
+        """Return a checker of signed requests. [signed_runs.PythonSignatureChecker]"""
         ...
 
     def map_file(self, handle: int, size: int, resident_max: int) -> FileMap | None:
@@ -96,6 +102,9 @@ class PythonCore:
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         return PythonSendEncoder(settings)
+
+    def signature_checker(self, secrets: Mapping[str, str], fields: Mapping[int, tuple[str, ...]]) -> SignatureChecker:
+        return PythonSignatureChecker(secrets, fields)
 
     def map_file(self, handle: int, size: int, resident_max: int) -> None:
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
@@ -20,6 +20,7 @@ from ariane.kernels.pull_turn import FOUND_TEXTS
 from ariane.kernels.record_runs import LogPlace, QueueRecords, RunTimes, ScannedRecords, scan_records
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
+from ariane.kernels.signed_runs import NativeSignatureChecker, PythonSignatureChecker, SignatureChecker
 
 log = logging.getLogger("ariane.kernels")
 
@@ -90,6 +91,16 @@ class NativeCore:
         if self._failure.text:
             return fallback
         return NativeSendEncoder(self._module, settings, fallback, self._failure)
+
+    def signature_checker(self, secrets: Mapping[str, str], fields: Mapping[int, tuple[str, ...]]) -> SignatureChecker:
+        fallback = PythonSignatureChecker(secrets, fields)
+        if self._failure.text:
+            return fallback
+        if not hasattr(self._module, "SignatureChecker"):
+            log.warning("%s cannot verify signatures, using the Python implementation for them: update it", MODULE)
+            return fallback
+        checker = self._module.SignatureChecker(list(secrets.items()), list(fields.items()))
+        return NativeSignatureChecker(checker, fallback, lambda: self._failure.text, self._failure.report)
 
     def map_file(self, handle: int, size: int, resident_max: int) -> FileMap | None:
         """Map a file in native code, which copies records out of its own maps without Python. [Implementation.map_file]"""

@@ -180,3 +180,12 @@ REQUEST_NEEDS: dict[int, RequestNeeds] = {
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _ADMIN,
     RequestCode.GET_AUDIT_LOG: _ADMIN,
 }
+
+# Requests that are decided about in runs (`signed_turns`), with all extFields that their needs depend on.
+RUN_FIELDS: dict[int, tuple[str, ...]] = {
+    RequestCode.SEND_MESSAGE: ("topic",),
+    RequestCode.SEND_MESSAGE_V2: ("b",),
+    RequestCode.SEND_BATCH_MESSAGE: ("b",),
+    RequestCode.PULL_MESSAGE: ("topic", "consumerGroup"),
+    RequestCode.LITE_PULL_MESSAGE: ("topic", "consumerGroup"),
+}
