@@ -17,7 +17,9 @@ from ariane.net.replies import Peer, ServedTurn, make_peer
 from ariane.protocol import command as commands
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.frame import FrameReader
+from ariane.protocol.frame import BINARY_FORM, JSON_FORM, FrameReader
+from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 from ariane.protocol.signing import Credentials
 
 WRITER = Credentials("writer-account", "writer-secret")
@@ -195,3 +197,15 @@ def test_decisions_depend_on_the_fields_of_runs_only() -> None:
         needs.permissions(Fields(), b"")
         assert read == set(names)
         assert needs.message is None
+
+
+@pytest.mark.parametrize("form", [JSON_FORM, BINARY_FORM])
+def test_the_topic_that_is_checked_is_the_one_that_is_stored_to(form: int) -> None:
+    """SEND_MESSAGE names it `topic`, SEND_MESSAGE_V2 names it `b`; a request may have both."""
+    fields = {
+        "producerGroup": "G", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
+        "sysFlag": "0", "bornTimestamp": "0", "flag": "0", "b": "bills",
+    }  # fmt: skip
+    pieces = commands.encode(RequestCode.SEND_MESSAGE, opaque=1, flag=0, fields=fields, form=form)
+    [received] = FrameReader().feed(b"".join(pieces))
+    assert decode_header(commands.decode(received), SendMessage, LONG_NAMES).topic == "orders"

@@ -74,7 +74,8 @@ def _read(command: Command, kind: type[T], names: Mapping[str, str] | None) -> T
                 pass  # bare numbers for texts, unquoted names: decoded from the texts below
         texts = command.field_map()
         if names is not None:
-            texts = {names.get(name, name): value for name, value in texts.items()}
+            # No other names: permissions are checked by the longer names, and a request may have both.
+            texts = {names[name]: value for name, value in texts.items() if name in names}
         return msgspec.convert(texts, kind, strict=False)
     except fastjson.UNREADABLE as error:
         raise HeaderError(f"request {code_name(command.code)}: {error}") from None
