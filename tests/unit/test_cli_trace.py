@@ -19,8 +19,8 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError
 
 
-def said(home: Path, *words: str, status: int = 0) -> str:
-    done = CliRunner().invoke(app, ["trace", "--home", str(home), *words], env={"COLUMNS": "160"})
+def said(home: Path, *words: str, status: int = 0, columns: int = 160) -> str:
+    done = CliRunner().invoke(app, ["trace", "--home", str(home), *words], env={"COLUMNS": str(columns)})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == status, done.output
@@ -49,6 +49,26 @@ def test_the_timeline_uses_the_brokers_clock_and_shows_the_clock_error(home: Pat
     assert lines[5][-2:] == ["retry", "1"]
     assert lines[-2][:2] == ["as", "of"]
     assert lines[-1] == ["tables:", str(home)]
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_times_are_not_cut_in_a_narrow_terminal(home: Path, columns: int) -> None:
+    group = "a-consumer-group-with-a-long-name"
+    long = journey(
+        unique_id(4), group, sent_at=at(1200), stored_at=at(2), queueing_ms=123_456, deliveries=[delivery(9, 16)]
+    )
+    publish(home, long)
+    listed = said(home, "--topic", "T", columns=columns)
+    timeline = said(home, "--id", unique_id(4), columns=columns)
+    for output, times in (
+        (listed, ["22:13:21.200", "22:13:20.002", "22:13:20.010", "123,456ms"]),
+        (timeline, ["22:13:20.002"]),
+    ):
+        lines = output.splitlines()
+        assert max(map(len, lines[:-1])) <= columns, output
+        assert "…" not in output
+        assert any(all(time in line for time in times) for line in lines), output
+        assert any(re.fullmatch(f"#\\d {unique_id(4)}", line) for line in lines), output
 
 
 def test_a_topic_is_printed_as_one_line_per_journey(home: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SINCE = "10m"
 PIPE_WIDTH = 1000  # more than any row needs
+NUMBERS = ("QUEUED", "TOOK", "TRIES", "±", "ELAPSED")  # columns that are aligned to the right
+FOLDED = ("MESSAGE", "GROUP", "RESULT", "EVENT", "HOST", "TAG", "")  # texts, in several lines where columns are narrow
 # Events of a delivery without problems; all others are highlighted.
 NORMAL_EVENTS = ("sent", "stored", "available", "delivered", "consumed", "decided: COMMIT_MESSAGE")
 
@@ -104,13 +106,11 @@ def _print(result: LookupResult, remarks: list[str], selection: str, *, is_list:
 
     console = create_console()
     if result.rows and is_list:
-        _print_table(console, _journey_table(result.rows))
+        _print_journeys(console, result.rows)
     elif result.rows:
         events = trace_lookup.timeline(result.rows)
         _print_table(console, _timeline_table(events))
-        # The ids in full below the table, where they can be copied.
-        for message_id, number in _message_numbers(events).items():
-            console.print(f"#{number} {message_id}")
+        _print_ids(console, _message_numbers(event.message_id for event in events))
         messages = len({row["message_id"] for row in result.rows})
         groups = len({row["consumer_group"] for row in result.rows if row["consumer_group"]})
         counts = ", ".join((count_text(messages, "message"), count_text(groups, "consumer group")))
@@ -121,6 +121,26 @@ def _print(result: LookupResult, remarks: list[str], selection: str, *, is_list:
         console.print(remark, soft_wrap=True)
     if not result.rows:
         raise typer.Exit(1)
+
+
+def _print_journeys(console: Console, rows: list[dict[str, Any]]) -> None:
+    """Print a table of journeys, with numbers of the messages if their ids make it too wide."""
+    from ariane.cli.output.terminal import is_width_bound
+
+    table = _journey_table(rows, {})
+    needed = console.measure(table, options=console.options.update(max_width=PIPE_WIDTH)).maximum
+    if not is_width_bound(console) or needed <= console.width:
+        _print_table(console, table)
+        return
+    ids = _message_numbers(row["message_id"] for row in rows)
+    _print_table(console, _journey_table(rows, ids))
+    _print_ids(console, ids)
+
+
+def _print_ids(console: Console, numbers: Mapping[str, str]) -> None:
+    """Print the ids in full below the table, where they can be copied."""
+    for message_id, number in numbers.items():
+        console.print(f"{number} {message_id}", soft_wrap=True)
 
 
 def _print_table(console: Console, table: Table) -> None:
@@ -142,20 +162,29 @@ def _remarks(table_freshness: Freshness, omitted: int, tables_dir: Home) -> list
     return [*lines, *(f"! {warning}" for warning in table_freshness.warnings)]
 
 
-def _journey_table(rows: list[dict[str, Any]]) -> Table:
-    """Return a table with one row per journey."""
+def _empty_table(names: Iterable[str]) -> Table:
+    """Return a table whose times and numbers are never cut."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in ("MESSAGE", "GROUP", "SENT", "STORED", "DELIVERED", "QUEUED", "TOOK", "TRIES", "RESULT"):
-        table.add_column(name, justify="right" if name in ("QUEUED", "TOOK", "TRIES") else "left", overflow="fold")
+    for name in names:
+        justify: Literal["right", "left"] = "right" if name in NUMBERS else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name not in FOLDED)
+    return table
+
+
+def _journey_table(rows: list[dict[str, Any]], numbers: Mapping[str, str]) -> Table:
+    """Return a table with one row per journey, with the numbers of messages in place of their ids, if any."""
+    table = _empty_table(
+        ("#" if numbers else "MESSAGE", "GROUP", "SENT", "STORED", "DELIVERED", "QUEUED", "TOOK", "TRIES", "RESULT")
+    )
     for row in rows:
         error = row["queueing_error_ms"]
         queued = "?" if row["queueing_ms"] is None else f"{row['queueing_ms']:,}ms" + (f"±{error}" if error else "")
         unconsumed = row["transaction_state"] or ("not consumed" if row["recalled_at"] is None else "recalled")
         result = "dead-lettered" if row["dead_lettered"] else row["result"] or unconsumed
         table.add_row(
-            row["message_id"],
+            numbers.get(row["message_id"], row["message_id"]),
             row["consumer_group"] or "",
             _time_of_day(row["sent_corrected_at"] or row["sent_at"]),
             _time_of_day(row["stored_at"]),
@@ -174,16 +203,15 @@ def _time_of_day(time: datetime | None) -> str:
 
 def _timeline_table(events: list[TimelineEvent]) -> Table:
     """Return a table with one row per event, without empty columns. Messages are numbered, because ids are long."""
-    from rich.table import Table
     from rich.text import Text
 
-    numbers = _message_numbers(events)
+    numbers = _message_numbers(event.message_id for event in events)
     rows = [
         (
             f"{event.at:%H:%M:%S.%f}"[:-3],
             "?" if event.error_ms is None else "" if event.error_ms == 0 else str(event.error_ms),
             _ms(event.at - events[0].at),
-            str(numbers[event.message_id]),
+            numbers[event.message_id].removeprefix("#"),
             Text(event.event, style="" if event.event in NORMAL_EVENTS else "bold red"),
             event.group or "",
             "" if event.duration is None else _ms(event.duration),
@@ -193,21 +221,18 @@ def _timeline_table(events: list[TimelineEvent]) -> Table:
         )
         for event in events
     ]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     # Columns without a value are omitted, so that the timeline fits into 80 columns.
     names = ("TIME", "±", "ELAPSED", "#", "EVENT", "GROUP", "TOOK", "HOST", "TAG", "")
     used = [index for index in range(len(names)) if any(row[index] for row in rows)]
-    for name in (names[index] for index in used):
-        table.add_column(name, justify="right" if name in ("±", "ELAPSED", "TOOK") else "left", no_wrap=name != "")
+    table = _empty_table(names[index] for index in used)
     for row in rows:
         table.add_row(*(row[index] for index in used))
     return table
 
 
-def _message_numbers(events: Iterable[TimelineEvent]) -> dict[str, int]:
-    """Return a number for each message id, in the order of the first events."""
-    ids = dict.fromkeys(event.message_id for event in events)
-    return {message_id: number for number, message_id in enumerate(ids, 1)}
+def _message_numbers(ids: Iterable[str]) -> dict[str, str]:
+    """Return #1, #2, … for each message id, in the order in which they first occur."""
+    return {message_id: f"#{number}" for number, message_id in enumerate(dict.fromkeys(ids), 1)}
 
 
 def _ms(duration: timedelta) -> str:
