@@ -1,5 +1,5 @@
 """The pipeline or one of its Python workers is killed at random moments while others read its tables: every read returns a complete
-version, and finally every row exists exactly once. ARIANE_KILLS sets the number of kills, a quarter of them of workers.
+version, and finally every row exists exactly once. ARIANE_KILLS sets the number of kills, most of them of workers.
 
 `crash/test_table_kills.py` kills writers without Spark, which takes a fraction of the time.
 """
@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
@@ -24,15 +26,19 @@ import trace_frames as frames
 from test_source_kills import descendants
 from trace_frames import after, before, pub
 
+from ariane.pipeline import jobs, run
+from ariane.pipeline.publishing import table_publisher
 from ariane.reports.tables import table_views
-from ariane.tables import JOURNEYS, TRACE_EVENTS, table_format
+from ariane.tables import JOURNEYS, TRACE_EVENTS, object_tables, table_format
+from ariane.tables.table import split_type
 from ariane.tables.table_home import Home, object_home
 
-if __name__ != "__main__":
-    from pyspark.sql import SparkSession
-
 KILLS = int(os.environ.get("ARIANE_KILLS", "1"))
-FILES_PER_KILL = 4
+FILES_PER_KILL = 2
+# Most files are merged between two kills: otherwise each look of the reader opens all of them.
+MAINTENANCE_INTERVAL_S = 10.0
+DRIVER_SHARE = 0.3  # of the kills: a driver takes up to a minute until its first batch, on a busy machine
+LOOK_PAUSE_S = 0.2  # between looks of the reader
 MESSAGES = 5  # of a file, each with the traces of a send and of a consumption
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300 + 60 * KILLS)]
@@ -46,12 +52,13 @@ def job(inbox: str, home_text: str, local: str) -> None:
     """Run the process to kill: the trace job over a stream of files, one file per batch."""
     import threading
 
-    from ariane.pipeline import jobs, run
-    from ariane.pipeline.publishing import table_publisher
     from ariane.pipeline.spark_session import get_or_create_session
+    from conftest import SESSION_SETTINGS
 
     home = home_of(home_text, Path(local))
-    spark = get_or_create_session("ariane kill test", "local[2,4]")  # a task whose worker is killed is tried again
+    run.MAINTENANCE_INTERVAL_S = MAINTENANCE_INTERVAL_S
+    # A task whose worker is killed is tried again.
+    spark = get_or_create_session("ariane kill test", "local[2,4]", conf=SESSION_SETTINGS)
     trace = jobs.JOBS["trace"]
     trace = trace._replace(
         incremental_tables=tuple(fold for fold in trace.incremental_tables if fold.table == JOURNEYS)
@@ -109,13 +116,14 @@ def home_text(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"s3://{object_store.BUCKET}/tables"
 
 
-def test_readers_see_complete_versions_without_losses_or_duplicates(
-    spark: SparkSession, tmp_path: Path, home_text: str
-) -> None:
+def test_readers_see_complete_versions_without_losses_or_duplicates(tmp_path: Path, home_text: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     inbox, home = tmp_path / "inbox", home_of(home_text, tmp_path)
+    inbox.mkdir()
+    columns = (column.split(" ", 1) for column in split_type(f"STRUCT<{jobs.TRACES.schema}>")[1])
+    schema = pa.schema([(name, object_tables.arrow_type(kind)) for name, kind in columns])
     count = KILLS * FILES_PER_KILL
     for number in range(count):
         bodies = []
@@ -123,7 +131,8 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(
             item = f"M{number}-{offset}"
             bodies.append(frames.body([pub(item), before(item, f"R-{item}", 10), after(item, f"R-{item}", 17)]))
         rows = [frames.message(body, number * MESSAGES + offset) for offset, body in enumerate(bodies)]
-        frames.messages(spark, rows).coalesce(1).write.mode("append").parquet(str(inbox))
+        # Not by a session of Spark, which would compete with the job.
+        pq.write_table(pa.Table.from_pylist(rows, schema), inbox / f"{number}.parquet")
     reader = Reader(home)
     total = count * MESSAGES * 3
     killed: Counter[str] = Counter()
@@ -141,13 +150,14 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(
             while reader.look() == before_it < total:
                 assert running.poll() is None, "the job ended by itself"
                 assert time.monotonic() < deadline, "the job does nothing"
-                time.sleep(0.05)
+                time.sleep(LOOK_PAUSE_S)
             while killed.total() < KILLS:
                 until = time.monotonic() + chance.uniform(0, 2)
                 while time.monotonic() < until:
                     reader.look()
+                    time.sleep(LOOK_PAUSE_S)
                 workers = [pid for pid, command in descendants(running.pid).items() if "pyspark.worker" in command]
-                if chance.random() < 0.75 or not workers:
+                if not killed or chance.random() < DRIVER_SHARE or not workers:
                     break
                 os.kill(chance.choice(workers), signal.SIGKILL)
                 killed["worker"] += 1
@@ -155,7 +165,7 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(
             while is_last and (reader.look() < total or journeys(home) < count * MESSAGES):
                 assert running.poll() is None, "the job ended by itself"
                 assert time.monotonic() < deadline, "the job does not get to the end"
-                time.sleep(0.1)
+                time.sleep(LOOK_PAUSE_S)
         finally:
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()

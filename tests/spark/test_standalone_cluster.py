@@ -1,8 +1,12 @@
-"""All jobs and both connectors on a Spark cluster: a master and two workers without this package, which the driver ships."""
+"""All jobs and both connectors on a Spark cluster: a master and two workers without this package, which the driver ships.
+
+ARIANE_CLUSTER_HOMES=all runs the jobs also with tables in a directory, instead of an object store alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -24,6 +28,7 @@ from ariane.pipeline.spark_session import java_fault
 from ariane.reports import trace_lookup
 from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, TRANSACTIONS
+from ariane.tables.table_home import Home, object_home
 from ariane.testing import LocalCluster
 from ariane.testing.java import free_port
 
@@ -49,7 +54,8 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
     """Start a standalone cluster on 127.0.0.1 from the pip package. Yield the address of its master."""
     import pyspark
 
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # The driver sends credentials of the store to its tasks.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith("AWS_")}
     env |= {
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_IP": "127.0.0.1",  # also of the web pages, which otherwise listen on all addresses
@@ -76,7 +82,7 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
             run("master.Master", "--port", master.rpartition(":")[2])
             for _ in range(workers):
                 run("worker.Worker", "-c", "1", "-m", "1g", "--work-dir", str(home / "work"), master)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + DRIVER_S
             while (home / "spark.log").read_text().count("Successfully registered with master") < workers:
                 assert time.monotonic() < deadline, (home / "spark.log").read_text()[-2000:]
                 time.sleep(0.2)
@@ -108,9 +114,28 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str]) -> None:
-    home, namesrv, master = place
-    tables = home / "tables"
+@pytest.fixture(params=["store", "directory"])
+def tables(request: pytest.FixtureRequest, place: tuple[Path, str, str], tmp_path: Path) -> Iterator[Home]:
+    """Yield a place for tables."""
+    has_store = importlib.util.find_spec("moto") is not None
+    if request.param == "directory":
+        if has_store and os.environ.get("ARIANE_CLUSTER_HOMES") != "all":
+            pytest.skip(
+                "needs ARIANE_CLUSTER_HOMES=all: all other runs of the pipeline in these tests have a directory"
+            )
+        yield place[0] / "tables"
+        return
+    if not has_store:
+        pytest.skip("needs moto: pip install 'moto[server]'")
+    import object_store
+
+    with object_store.object_store(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARIANE_HOME", str(tmp_path))  # of checkpoints
+        yield object_home(f"s3://{object_store.BUCKET}/tables", tmp_path)
+
+
+def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str], tables: Home) -> None:
+    _, namesrv, master = place
     where = ["--namesrv", namesrv, "--home", str(tables), "--master", master, "--once"]
     output = run("-m", "ariane.cli", "pipeline", "run", "all", *where)
     counts = {name: int(count) for name, count in re.findall(r"^(\w+) +rows (\d+) ", output, re.MULTILINE)}
