@@ -65,7 +65,7 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "our default is higher, for clients that request more than 32 messages"
     ),
     IntendedDifference(
-        "broker-config", r"extra \.body\.data\.(haTls|tls\..+)",
+        "broker-config", r"extra \.body\.data\.(haTls|insecure|tls\..+)",
         "settings of TLS, which are system properties of Java's brokers", (NEW,)
     ),
     IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),

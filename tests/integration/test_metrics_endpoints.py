@@ -197,8 +197,10 @@ async def check_own_metrics(servers: Servers) -> None:
     assert series["ariane_broker_pull_duration_seconds_count", at] >= 1
     assert series["ariane_broker_failed_puts_total", at] == 0
     families = {name.removesuffix("_count") for name, _ in series}
-    # This broker has neither slaves nor a certificate.
-    absent = {"ariane_broker_slave_lag_bytes", "ariane_broker_certificate_remaining_days"}
+    # This broker has neither slaves nor a certificate, and is not open to other machines.
+    absent = {
+        "ariane_broker_slave_lag_bytes", "ariane_broker_certificate_remaining_days", "ariane_broker_insecure",
+    }  # fmt: skip
     assert {metric.name for metric in BROKER_METRICS} - absent <= families
     names = await scraped(servers.name_server_port)
     assert names["ariane_nameserver_brokers", frozenset({("cluster", "DefaultCluster")})] == 1

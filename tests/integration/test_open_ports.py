@@ -1,4 +1,4 @@
-"""A server reachable from the network without access control logs one warning at its start."""
+"""A server that other machines reach without protection is refused at its start, or says what is open."""
 
 from __future__ import annotations
 
@@ -8,21 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from ariane.broker import broker as broker_module
+from ariane.access import public_ports
 from ariane.broker.broker import Broker
-from ariane.nameserver import server as name_server_module
+from ariane.broker.lifecycle import ports
+from ariane.cluster.admin import Admin
+from ariane.errors import ConfigError
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.testing.cluster_servers import broker_config
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers on loopback behave as if other machines reached them."""
+    for module in (public_ports, ports):
+        monkeypatch.setattr(module, "is_loopback", lambda address: False)
 
 
 def notices(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if getattr(record, "notice", False)]
 
 
+def name_server(path: Path, **settings: object) -> NameServer:
+    file = str(path / "kvConfig.json")
+    return NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=file, **settings))  # type: ignore[arg-type]
+
+
 async def started(path: Path, **settings: object) -> None:
-    names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(path / "kvConfig.json"))
-    async with NameServer(names):
+    async with name_server(path, **settings):
         pass
     async with Broker(broker_config(path / "store", "", **settings)):
         pass
@@ -34,27 +47,58 @@ def test_servers_on_loopback_log_no_warning(tmp_path: Path, caplog: pytest.LogCa
     assert notices(caplog) == []
 
 
-def test_servers_open_to_the_network_log_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_module, "is_loopback", lambda address: False)
-    monkeypatch.setattr(name_server_module, "is_loopback", lambda address: False)
+@pytest.mark.usefixtures("public")
+def test_servers_open_to_other_machines_are_refused(tmp_path: Path) -> None:
+    async def start_name_server() -> None:
+        async with name_server(tmp_path):
+            pass
+
+    async def start_broker() -> None:
+        async with Broker(broker_config(tmp_path / "store", "")):
+            pass
+
+    with pytest.raises(ConfigError, match="anyone can register brokers"):
+        asyncio.run(start_name_server())
+    with pytest.raises(ConfigError, match="aclEnable=true"):
+        asyncio.run(start_broker())
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.usefixtures("public")
+def test_insecure_servers_say_what_is_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        asyncio.run(started(tmp_path))
-    name_server, broker = notices(caplog)
-    assert "delete topics" in name_server and "namesrv.conf" in name_server
-    assert "delete topics" in broker and "aclEnable=true" in broker
-    assert "\n" not in name_server + broker
+        asyncio.run(started(tmp_path, insecure=True))
+    names, broker = notices(caplog)
+    assert "register brokers" in names and "connections are plain" in names
+    assert "delete messages" in broker and "replication port" in broker
+    assert "\n" not in names + broker
 
 
-def test_access_control_does_not_cover_the_replication_port(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_module, "is_loopback", lambda address: False)
+@pytest.mark.usefixtures("public")
+def test_the_doctor_finds_insecure_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def findings() -> dict[str, str]:
+        async with name_server(tmp_path, insecure=True) as names:
+            broker = Broker(broker_config(tmp_path / "store", names.addr, insecure=True))
+            async with broker, Admin(names.addr) as cluster:
+                monkeypatch.setattr("ariane.cluster.diagnosis.cluster_snapshot.is_loopback", lambda address: False)
+                found = [one for one in await cluster.diagnose() if one.check == "open ports"]
+            return {one.subject: one.problem for one in found}
+
+    broker, names = asyncio.run(findings()).values()
+    assert "delete messages" in broker and "insecure=true" in names
+
+
+@pytest.mark.usefixtures("public")
+def test_access_control_does_not_cover_the_replication_port(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "plain_acl.yml").write_text("accounts:\n- accessKey: rocketmq2\n  secretKey: 12345678\n  admin: true\n")
+
+    async def start() -> None:
+        settings = {"acl_enable": True, "rocketmq_home": str(tmp_path), "tls_server_mode": "enforcing"}
+        async with Broker(broker_config(tmp_path / "store", "", **settings)):
+            pass
+
     with caplog.at_level(logging.WARNING):
-        asyncio.run(started(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)))
-    (broker,) = notices(caplog)
-    assert broker.startswith("Replication port") and "read all messages" in broker
+        asyncio.run(start())
+    assert "replication port sends anyone all messages" in notices(caplog)[-1]

@@ -12,7 +12,7 @@ from ariane.protocol import java_properties
 from ariane.store.disk.files import read_whole
 from ariane.testing.disk import FakeDisk
 
-CONFIG = BrokerConfig(broker_name="broker-a")
+CONFIG = BrokerConfig(broker_name="broker-a").validate()
 
 FILE = """\
 # the broker of the first rack

@@ -81,13 +81,14 @@ def test_the_collector() -> None:
 
 def test_the_name_server() -> None:
     brokers = (RegisteredBroker("c", "a", 0, "a:1", 1.5), RegisteredBroker("c", "a", 1, "s:1", 2.5))
-    found = values(NAME_SERVER_METRICS, ScrapedNameServer(brokers, {("c", "a"): 12}, 4, 12.5))
+    found = values(NAME_SERVER_METRICS, ScrapedNameServer(brokers, {("c", "a"): 12}, 4, 12.5, ("encryption",)))
     assert found == {
         "ariane_nameserver_brokers": {("c",): 2},
         "ariane_nameserver_topics": {("c", "a"): 12},
         "ariane_nameserver_registration_age_seconds": {("c", "a", "0", "a:1"): 1.5, ("c", "a", "1", "s:1"): 2.5},
         "ariane_nameserver_connections": {(): 4},
         "ariane_nameserver_certificate_remaining_days": {(): 12.5},
+        "ariane_nameserver_insecure": {("encryption",): 1},
     }
 
 

@@ -19,6 +19,7 @@ from typing import Self
 
 import msgspec
 
+from ariane.access import public_ports
 from ariane.access.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.broker import request_routing
@@ -35,7 +36,7 @@ from ariane.broker.handlers.reading.pull_turns import PullTurns
 from ariane.broker.handlers.sending.send_turns import SendTurns
 from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay_offsets
-from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports
+from ariane.broker.lifecycle.ports import LOOPBACK_FIX, VIP_EXCLUDED_CODES, bind_ports, find_gaps
 from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.lifecycle.write_protection import EXEMPT_CODES, WriteProtection, set_limits
@@ -56,7 +57,7 @@ from ariane.kernels.pull_turn import PULL_CODES
 from ariane.kernels.send_turn import SEND_CODES
 from ariane.model import host
 from ariane.net.connection import Handler
-from ariane.net.interfaces import is_loopback, local_ip
+from ariane.net.interfaces import reachable_ip
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.pools.connection_pool import ConnectionPool
@@ -158,6 +159,8 @@ class Broker:
 
     async def _start(self) -> None:
         config = self.config
+        self._gaps = find_gaps(config)
+        public_ports.check_gaps(config, self._gaps, server="broker", loopback=LOOPBACK_FIX)
         name, directory = f"{config.broker_name}:{config.broker_id}", Path(config.store_path_root_dir) / "audit"
         self._audit = open_audit_log(config, config.acl_enable, directory, name, self._clock)
         if self._audit:
@@ -180,7 +183,7 @@ class Broker:
         set_limits(self._server.limits, config)
         self._open.push_async_callback(self._server.__aexit__, None, None, None)
         self._open.push_async_callback(self._ha_server.__aexit__, None, None, None)
-        ip = config.broker_ip1 or local_ip()
+        ip = config.broker_ip1 or reachable_ip(config.bind_address)
         self.addr = f"{ip}:{self._server.port}"
         store_host = host.pack(ip, self._server.port)
         self._open_store(store_host)
@@ -227,23 +230,7 @@ class Broker:
                 self._ha_server.port,
                 extra={"notice": True},
             )
-        if not is_loopback(config.bind_address):
-            self._warn_of_open_ports(config)
-
-    def _warn_of_open_ports(self, config: BrokerConfig) -> None:
-        """Warn about what anyone in the network may do."""
-        if config.acl_enable:
-            text = (
-                f"Replication port {self._ha_server.port} is open to the network, and access control does not cover it:"
-                " anyone who reaches it can read all messages. Let only slaves reach it"
-            )
-        else:
-            text = (
-                f"Broker port {self._server.port} is open to the network without access control: anyone who reaches it can"
-                " read and send messages, and delete topics and groups. Set aclEnable=true and rocketmqHome, or"
-                " bindAddress=127.0.0.1, in broker.conf"
-            )
-        log.warning("%s", text, extra={"notice": True})
+        public_ports.warn_of_gaps(log, self._gaps, "Broker", self._server.port)
 
     def _copier(self, peers: ConnectionPool) -> slave_sync.TableCopier:
         return slave_sync.TableCopier(peers=peers, state=self._state, remover=self._remover)
@@ -362,6 +349,7 @@ class Broker:
             registration=self._registration,
             access=self._access,
             audit=self._audit,
+            gaps=self._gaps,
             config_file=config_file,
             tasks=self._tasks,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ariane.access.access_control import AccessControl
+from ariane.access.public_ports import Gap, describe_gaps
 from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.client_registry import ClientRegistry
@@ -81,6 +82,7 @@ class BrokerServices:
     """None if access control is disabled."""
     audit: ServerAuditLog | None
     """None if the audit log is off."""
+    gaps: tuple[Gap, ...]  # what the ports lack towards other machines
     config_file: BrokerConfigFile | None
     """None if the broker was started without one."""
     tasks: BackgroundTasks  # for work that outlives its request
@@ -215,6 +217,7 @@ class BrokerHandlers:
             recorder=services.recorder,
             dropped_entries=state.dropped_entries,
             certificate_days=services.server.certificate_days,
+            open_ports=describe_gaps(services.gaps),
             clock=clock,
         )
         self.broker_admin = BrokerAdminHandler(

@@ -38,6 +38,8 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """Time since the message that has been due longest should have been delivered; 0 if none is due."""
     certificate_days: float | None
     """Days until the certificate of the ports expires; None without a file."""
+    gaps: tuple[str, ...]
+    """Protections that the ports lack towards other machines."""
     disk_used_ratio: float | None
     """0 to 1; None: unknown."""
     log_end: int
@@ -72,6 +74,11 @@ def _slave_lags(broker: BrokerInternals) -> Iterator[MetricSample]:
         yield (*broker.labels, addr), max(0, broker.log_end - offset)
 
 
+def _gaps(broker: BrokerInternals) -> Iterator[MetricSample]:
+    for gap in broker.gaps:
+        yield (*broker.labels, gap), 1
+
+
 BROKER_METRICS: MetricTable = {
     Metric("ariane_broker_put_duration_seconds", "histogram", "Duration of a send until it is stored, waits for the disk and"
            " slaves included.", _LABELS, "s"): _value("put_durations"),
@@ -85,6 +92,8 @@ BROKER_METRICS: MetricTable = {
            _LABELS, "s"): _value("delayed_overdue_s"),
     Metric("ariane_broker_certificate_remaining_days", "gauge", "Days until the TLS certificate of the ports expires; negative"
            " afterwards.", _LABELS): _value("certificate_days"),
+    Metric("ariane_broker_insecure", "gauge", "1 for each protection that the ports lack towards other machines.",
+           (*_LABELS, "gap")): _gaps,
     Metric("ariane_broker_disk_used_ratio", "gauge", "Used share of the commit log's disk, 0 to 1.", _LABELS):
         _value("disk_used_ratio"),
     Metric("ariane_broker_commit_log_end_bytes", "gauge", "End of the commit log.", _LABELS, "bytes"): _value("log_end"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from ariane.access.public_ports import Gap
 from ariane.metrics import families
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
 from ariane.nameserver.route_table import RouteTable
@@ -32,6 +33,8 @@ class ScrapedNameServer(msgspec.Struct, frozen=True):
     connections: int
     certificate_days: float | None = None
     """Days until the certificate of the port expires; None without a file."""
+    gaps: tuple[str, ...] = ()
+    """Protections that the port lacks towards other machines."""
 
 
 def _silences(state: ScrapedNameServer) -> Iterator[MetricSample]:
@@ -65,16 +68,21 @@ NAME_SERVER_METRICS: MetricTable = {
         lambda state: iter([((), state.connections)]),
     Metric("ariane_nameserver_certificate_remaining_days", "gauge", "Days until the TLS certificate of the port expires;"
            " negative afterwards."): _certificate_days,
+    Metric("ariane_nameserver_insecure", "gauge", "1 for each protection that the port lacks towards other machines.",
+           ("gap",)): lambda state: iter([((gap,), 1) for gap in state.gaps]),
 }  # fmt: skip
 
 
 class NameServerSource:
     """Reads the metrics of one name server."""
 
-    def __init__(self, routes: RouteTable, server: RemotingServer, now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, routes: RouteTable, server: RemotingServer, now_ms: Callable[[], float], gaps: Sequence[Gap] = ()
+    ) -> None:
         self._routes = routes
         self._server = server
         self._now_ms = now_ms
+        self._gaps = tuple(gap.name for gap in gaps)
 
     async def families(self, timeout_s: float | None) -> list[Family]:
         """Return the families of the name server."""
@@ -90,4 +98,4 @@ class NameServerSource:
         ]
         topics = {(broker.cluster, name): self._routes.topic_count(name) for name, broker in table.items()}
         days = self._server.certificate_days()
-        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days)
+        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days, self._gaps)

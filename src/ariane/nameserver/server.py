@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ariane.access import public_ports
+from ariane.access.public_ports import Gap
 from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.clock import SYSTEM_CLOCK, Clock
@@ -19,20 +21,21 @@ from ariane.nameserver.handlers import NameServerHandlers
 from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Handler, Peer
-from ariane.net.interfaces import is_loopback, local_ip
+from ariane.net.interfaces import local_ip
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.server import RemotingServer
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.settings.connections import LOOPBACK
 
 log = logging.getLogger("ariane.nameserver")
 
 SCAN_INTERVAL_S = 10.0  # of checks for silent brokers
 FIRST_SCAN_S = 5.0
 ANY_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
-LOOPBACK = "127.0.0.1"
+_REGISTRATIONS = Gap("access", "anyone can register brokers and change routes", "client certificates")
 
 
 def local_addr(bind_address: str, port: int) -> str:
@@ -44,7 +47,7 @@ class NameServer:
     """One name server. After its start, `addr` is an address at which clients on this machine reach it."""
 
     def __init__(self, config: NameServerConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.config = config
+        self.config = config.validate()
         self.addr = ""
         self._clock = clock
         self.routes = RouteTable()
@@ -52,6 +55,8 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         config = self.config
+        self.gaps = public_ports.find_gaps(config, has_accounts=False, access=_REGISTRATIONS)
+        public_ports.check_gaps(config, self.gaps, server="name server", loopback="bindAddress=127.0.0.1")
         self.tls = ServerTls(config.server_tls())
         self.tls.load()
         self._kv = kv = KvStore(Path(config.kv_config_path))
@@ -85,14 +90,7 @@ class NameServer:
             )  # fmt: skip
         else:
             log.info("Listening on %s", self.addr)
-        if not is_loopback(config.bind_address):
-            log.warning(
-                "Name server port %d is open to the network without access control: anyone who reaches it can register"
-                " brokers, delete topics from routes and change its KV table. Set bindAddress=127.0.0.1 in namesrv.conf, or"
-                " let only your own machines reach the port",
-                port,
-                extra={"notice": True},
-            )
+        public_ports.warn_of_gaps(log, self.gaps, "Name server", port)
         return self
 
     async def __aexit__(

@@ -16,6 +16,15 @@ def local_ip() -> str:
             return "127.0.0.1"
 
 
+def reachable_ip(bind_address: str) -> str:
+    """Return the IP address at which others reach a server that listens on `bind_address`."""
+    try:
+        address = ipaddress.ip_address(bind_address)
+    except ValueError:
+        return "127.0.0.1" if is_loopback(bind_address) else local_ip()
+    return local_ip() if address.is_unspecified else bind_address
+
+
 def is_loopback(address: str) -> bool:
     """Return whether a server that listens on `address` is reachable from this machine only. Host names are resolved."""
     try:

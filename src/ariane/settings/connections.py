@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
+import msgspec
 from msgspec import Meta
 
 from ariane.net.limits.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.frame import FRAME_MAX
-from ariane.settings.definitions import ARIANE_ONLY, ROCKETMQ_5, Bytes, Changeable, Seconds
+from ariane.settings.definitions import ARIANE_ONLY, ROCKETMQ_5, Bytes, Changeable, DefaultText, Seconds
 from ariane.settings.schema import ServerConfig
+
+LOOPBACK = "127.0.0.1"
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - the default of 4.9.4
 
 
 class ConnectionSettings(ServerConfig, frozen=True, kw_only=True, rename="camel"):
     """Connections."""
 
-    bind_address: Annotated[str, ROCKETMQ_5] = "0.0.0.0"  # noqa: S104 - servers of a cluster serve their network
-    """Address to listen on."""
+    bind_address: Annotated[str, ROCKETMQ_5, DefaultText("`127.0.0.1`")] = ""
+    """Address to listen on. Java's default is `0.0.0.0`, and that of a broker whose brokerIP1 other machines reach."""
+    insecure: Annotated[bool, ARIANE_ONLY] = False
+    """Start although other machines reach a port without access control or encryption."""
     metrics_port: Annotated[int, ARIANE_ONLY, Meta(ge=0, le=65_535)] = 0
     """Port of the metrics for Prometheus (`/metrics`) on `bindAddress`; 0: no metrics."""
     server_channel_max_idle_time_seconds: Seconds = 120
@@ -42,3 +48,19 @@ class ConnectionSettings(ServerConfig, frozen=True, kw_only=True, rename="camel"
     """Partly received frames of all clients above which the client with the oldest one is disconnected."""
     unread_timeout_seconds: Annotated[Seconds, ARIANE_ONLY, Changeable(1, 86_400), Meta(ge=1, le=86_400)] = 60
     """Disconnect a client that reads none of its responses for this time."""
+
+    @property
+    def default_address(self) -> str:
+        """The address to listen on if none is configured."""
+        return LOOPBACK
+
+    def validate(self) -> Self:
+        """Return the configuration with the address to listen on.
+
+        Raises:
+            ConfigError: a value is invalid.
+        """
+        config = super().validate()
+        if config.bind_address:
+            return config
+        return msgspec.structs.replace(config, bind_address=config.default_address)

@@ -24,8 +24,9 @@ _INTRODUCTION = """\
 Every key of `broker.conf` and `namesrv.conf`. This page is generated from the definitions in the code.
 
 `ariane broker -c FILE` and `ariane namesrv -c FILE` read the files of RocketMQ 4.9.4 as they are; without a file, the defaults
-below apply, which are those of 4.9.4. `ariane broker -p` prints the values in force. Each key of 4.9.4 (BrokerConfig,
-MessageStoreConfig, NettyServerConfig, NettyClientConfig, NamesrvConfig) is in one of three groups:
+below apply, which are those of 4.9.4 except `bindAddress` ([public addresses](operations.md#public-addresses)). `ariane broker -p`
+prints the values in force. Each key of 4.9.4 (BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
+NamesrvConfig) is in one of three groups:
 
 1. **Settings** do what they do in 4.9.4.
 2. **Keys without effect** are reported on stderr, one line per reason.

@@ -85,18 +85,21 @@ class SettingsSchema(Generic[C]):
         )
         self._list_command = list_command
 
-    def load(self, path: Path | None, options: Mapping[str, str] | None = None) -> tuple[C, list[str]]:
+    def load(
+        self, path: Path | None, options: Mapping[str, str] | None = None, defaults: Mapping[str, str] | None = None
+    ) -> tuple[C, list[str]]:
         """Return the settings of a file, and a line for each group of keys that have no effect.
 
         Args:
             path: The file; None: only options, and what `tls.config.file` names.
             options: Keys and texts of the command line, which replace those of the file.
+            defaults: Keys and texts that those of the file replace.
 
         Raises:
             ConfigError: a file cannot be read, a value is invalid, or a key is unsupported.
         """
         properties = {} if path is None else self._read(path)
-        return self.parse(with_tls_file({**properties, **(options or {})}))
+        return self.parse(with_tls_file({**(defaults or {}), **properties, **(options or {})}))
 
     @staticmethod
     def _read(path: Path) -> dict[str, str]:

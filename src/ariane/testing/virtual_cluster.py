@@ -87,7 +87,9 @@ class VirtualCluster:
         self.namesrv = "10.0.0.1:9876"  # address for clients; a machine of the virtual network
         self._home = home  # real directory of the name server's file, which is not on the fake disk
         self._numbers = itertools.count()  # gives each process an address of its own
-        names = NameServerConfig(bind_address="10.0.0.1", listen_port=9876, kv_config_path=str(home / "kvConfig.json"))
+        names = NameServerConfig(
+            bind_address="10.0.0.1", insecure=True, listen_port=9876, kv_config_path=str(home / "kvConfig.json")
+        )
         self.name_server = VirtualProgram(
             self, "name server", "10.0.0.1", lambda: NameServer(names, clock=VirtualClock(self.loop))
         )
@@ -129,6 +131,7 @@ class VirtualCluster:
             **SMALL_FILES,
             "broker_name": "broker-a",
             "bind_address": "10.0.0.2",
+            "insecure": True,
             "broker_ip1": "10.0.0.2",
             "listen_port": 10911,
             "store_path_root_dir": STORE,

@@ -19,6 +19,8 @@ from ariane.broker.config.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import topic_name_fault
+from ariane.net.interfaces import is_loopback
+from ariane.settings.connections import ALL_ADDRESSES, LOOPBACK
 from ariane.settings.schema import SettingsSchema
 from ariane.store.message_store import StoreConfig
 
@@ -33,6 +35,11 @@ class BrokerConfig(ReplicationSettings, frozen=True, kw_only=True, rename=java_n
     def is_slave(self) -> bool:
         """Whether the broker follows a master."""
         return self.broker_role == "SLAVE"
+
+    @property
+    def default_address(self) -> str:
+        """The address to listen on if none is configured: all, as in Java, if brokerIP1 is not of this machine only."""
+        return ALL_ADDRESSES if self.broker_ip1 and not is_loopback(self.broker_ip1) else LOOPBACK
 
     @property
     def sync_flush(self) -> bool:
@@ -65,7 +72,7 @@ class BrokerConfig(ReplicationSettings, frozen=True, kw_only=True, rename=java_n
         Raises:
             ConfigError: a value is invalid. The message names the first one, and what is expected.
         """
-        super().validate()
+        config = super().validate()
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
             if fault := topic_name_fault(name):
                 raise ConfigError(key, name, f"also names a topic, and {fault}")
@@ -76,7 +83,7 @@ class BrokerConfig(ReplicationSettings, frozen=True, kw_only=True, rename=java_n
         _check_delete_hours(self)
         _check_role(self)
         # As in Java: the role decides which broker is the master, not the id.
-        return self if self.is_slave else msgspec.structs.replace(self, broker_id=0)
+        return config if self.is_slave else msgspec.structs.replace(config, broker_id=0)
 
 
 BROKER_SETTINGS = SettingsSchema(

@@ -55,7 +55,7 @@ class IdentitySettings(ClientTlsSettings, frozen=True, kw_only=True, rename=java
     """Name that a master and its slaves share; also the name of a topic."""
     broker_id: int = 0
     """At least 1 for a slave, and different for each slave. A master is 0, whatever is set."""
-    broker_ip1: Annotated[str, DefaultText("the address of this machine")] = ""
+    broker_ip1: Annotated[str, DefaultText("bindAddress, or the address of this machine")] = ""
     """Address that clients are given."""
     broker_ip2: Annotated[str, DefaultText("brokerIP1")] = ""
     """Address that slaves are given for replication."""

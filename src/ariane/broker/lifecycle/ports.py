@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from ariane.access import public_ports
+from ariane.access.public_ports import Gap
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler, Peer
+from ariane.net.interfaces import is_loopback
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening.connection_gate import FIRST_BYTE_S, ConnectionGate
 from ariane.net.listening.server_tls import ServerTls
@@ -72,3 +75,23 @@ def ha_gate(config: BrokerConfig, tls: ServerTls) -> ConnectionGate:
     first_byte_s = max(FIRST_BYTE_S, 2 * config.ha_send_heartbeat_interval / 1000)
     setting = "haTls is true" if config.ha_tls else ""
     return ConnectionGate(tls, is_required=config.ha_tls, setting=setting, first_byte_s=first_byte_s)
+
+
+LOOPBACK_FIX = "bindAddress=127.0.0.1, and no other brokerIP1"
+_REQUESTS = Gap(
+    "access", "anyone can read, send and delete messages", "aclEnable=true with rocketmqHome, or client certificates"
+)
+_REPLICATION = Gap(
+    "replication",
+    "the replication port sends anyone all messages",
+    "haTls=true with client certificates",
+    is_refused=False,
+)
+
+
+def find_gaps(config: BrokerConfig) -> tuple[Gap, ...]:
+    """Return what the ports lack if other machines reach them."""
+    gaps = public_ports.find_gaps(config, has_accounts=config.acl_enable, access=_REQUESTS)
+    if is_loopback(config.bind_address) or (config.ha_tls and public_ports.requires_certificates(config)):
+        return gaps
+    return (*gaps, _REPLICATION)

@@ -139,6 +139,14 @@ def _shortened(value: str) -> str:
 
 port = whole_number(0, PORT_MAX, "a port")
 
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Start although other machines reach a port without access control or TLS."),
+]
+Compatible = Annotated[
+    bool,
+    typer.Option("--compatible", help="Listen on all addresses by default, as Java's servers do; implies --insecure."),
+]
 NameServers = Annotated[
     str,
     typer.Option(

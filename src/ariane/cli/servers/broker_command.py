@@ -56,6 +56,8 @@ def broker(
         int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
     ] = None,
     definitions: shared_options.DefinedKeys = None,
+    insecure: shared_options.Insecure = False,
+    compatible: shared_options.Compatible = False,
     print_config: Annotated[
         bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
     ] = False,
@@ -86,11 +88,12 @@ def broker(
     from ariane.cli.servers.metrics_endpoint import broker_source, with_metrics
 
     options = {
+        "insecure": "true" if insecure or compatible else None,
         **shared_options.defined_keys(definitions),
         "namesrvAddr": namesrv,
         "listenPort": None if port is None else str(port),
     }
-    config = run_server.load_config(BROKER_SETTINGS, config_file, options, prints=print_config)
+    config = run_server.load_config(BROKER_SETTINGS, config_file, options, prints=print_config, compatible=compatible)
     path = str(config_file.resolve()) if config_file else None
     run_server.serve(
         lambda: with_metrics(

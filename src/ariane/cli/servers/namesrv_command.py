@@ -22,6 +22,8 @@ def namesrv(
         int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
     ] = None,
     definitions: shared_options.DefinedKeys = None,
+    insecure: shared_options.Insecure = False,
+    compatible: shared_options.Compatible = False,
     print_config: Annotated[
         bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
     ] = False,
@@ -38,10 +40,13 @@ def namesrv(
     from ariane.nameserver.server import NameServer
 
     options = {
+        "insecure": "true" if insecure or compatible else None,
         **shared_options.defined_keys(definitions),
         "listenPort": None if port is None else str(port),
     }
-    config = run_server.load_config(NAME_SERVER_SETTINGS, config_file, options, prints=print_config)
+    config = run_server.load_config(
+        NAME_SERVER_SETTINGS, config_file, options, prints=print_config, compatible=compatible
+    )
     run_server.serve(
         lambda: with_metrics(NameServer(config), name_server_source, config.bind_address, config.metrics_port),
         log_file=log_file,

@@ -25,6 +25,7 @@ import typer
 from ariane.cli.servers import signals
 from ariane.cli.servers.garbage_collection import FrozenSurvivors
 from ariane.errors import ConfigError
+from ariane.settings.connections import ALL_ADDRESSES
 from ariane.settings.schema import C, SettingsSchema
 
 T = TypeVar("T")
@@ -69,8 +70,12 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
-def load_config(schema: SettingsSchema[C], path: Path | None, options: Mapping[str, str | None], *, prints: bool) -> C:
+def load_config(
+    schema: SettingsSchema[C], path: Path | None, options: Mapping[str, str | None], *, prints: bool, compatible: bool
+) -> C:
     """Return the configuration of a file and of options, and report keys without effect on stderr.
+
+    With `compatible`, the server listens where Java's does if the file has no address.
 
     Raises:
         ConfigError: a value is invalid, or a key is unsupported.
@@ -78,7 +83,7 @@ def load_config(schema: SettingsSchema[C], path: Path | None, options: Mapping[s
     """
     # As keys of the file, so that values of both sources are checked alike.
     texts = {key: text for key, text in options.items() if text is not None}
-    config, remarks = schema.load(path, texts)
+    config, remarks = schema.load(path, texts, {"bindAddress": ALL_ADDRESSES} if compatible else {})
     for remark in remarks:
         typer.echo(f"{path or 'options'}: {remark}", err=True)
     if prints:

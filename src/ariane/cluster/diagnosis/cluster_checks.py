@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
+from ariane.access.public_ports import OPEN_PORTS_KEY
 from ariane.cluster.diagnosis.findings import ERROR, WARNING, BrokerState, ClusterSnapshot, Finding
 from ariane.cluster.diagnosis.group_findings import check_backlogs, check_dead_letters, check_subscriptions
 from ariane.model.host import ip_of
@@ -66,7 +67,7 @@ def check_addresses(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         names[server.addr].add(server.broker)
         subject = f"{server.broker}:{server.broker_id} {server.addr}"
         if is_remote and _is_loopback(server.addr):
-            fix = "set brokerIP1 in its broker.conf to an address that clients reach, and restart it"
+            fix = "set bindAddress, and brokerIP1 behind NAT, to an address that clients reach, and restart it"
             yield Finding(ERROR, "addresses", subject, "registered as loopback: only its own machine reaches it", fix)
         elif state.runtime is None:
             yield Finding(ERROR, "addresses", subject, f"does not respond: {state.error}", _address_fix(server.addr))
@@ -245,6 +246,18 @@ def check_certificates(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding(ERROR if days < 0 else WARNING, "certificates", _subject(state), problem, fix)
 
 
+def check_open_ports(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Find servers that other machines reach without access control or encryption. Servers of Ariane report it."""
+    for state in snapshot.brokers:
+        if problem := (state.runtime or {}).get(OPEN_PORTS_KEY):
+            fix = "set what is missing, or let only your own machines reach the ports; see docs/operations.md"
+            yield Finding(WARNING, "open ports", _subject(state), problem, fix)
+    for server in snapshot.name_servers:
+        if server.is_insecure:
+            problem = "insecure=true: access control or encryption is missing"
+            yield Finding(WARNING, "open ports", server.addr, problem, "its log says what is missing; set it")
+
+
 def check_limits(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Find a limit of open files on this machine that servers and clients would exceed."""
     limit = snapshot.open_files_max
@@ -267,6 +280,7 @@ CHECKS: tuple[Callable[[ClusterSnapshot], Iterable[Finding]], ...] = (
     check_load,
     check_dropped_state,
     check_certificates,
+    check_open_ports,
     check_limits,
 )
 

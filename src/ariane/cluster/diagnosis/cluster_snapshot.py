@@ -14,6 +14,7 @@ from ariane.cluster.diagnosis.cluster_checks import diagnose
 from ariane.cluster.diagnosis.findings import BrokerState, ClusterSnapshot, Finding, NameServerState
 from ariane.cluster.diagnosis.group_snapshot import GroupSnapshotOperations
 from ariane.errors import ArianeError
+from ariane.net.interfaces import is_loopback
 from ariane.net.pools.name_servers import NameServerClient
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode
@@ -51,7 +52,17 @@ class DiagnosisOperations(GroupSnapshotOperations):
             info = await client.fetch_cluster()
         except ArianeError as error:
             return NameServerState(addr, None, str(error)), None
-        return NameServerState(addr, frozenset(server.addr for server in registered_servers(info))), info
+        brokers = frozenset(server.addr for server in registered_servers(info))
+        return NameServerState(addr, brokers, is_insecure=await self._is_insecure(addr)), info
+
+    async def _is_insecure(self, addr: str) -> bool:
+        try:
+            body = (await self.request(addr, RequestCode.GET_NAMESRV_CONFIG)).body
+            config = java_properties.parse(body.decode(errors="replace"))
+        except ArianeError:
+            return False  # refused: the name server has access control
+        # A name server of Java has no such key.
+        return config.get("insecure") == "true" and not is_loopback(config.get("bindAddress", ""))
 
     async def _broker_state(self, server: BrokerServer, clock: Clock) -> BrokerState:
         try:

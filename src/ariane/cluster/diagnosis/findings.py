@@ -30,11 +30,19 @@ class Finding(NamedTuple):
 
 
 class NameServerState(NamedTuple):
-    """A name server: addresses of its brokers, or the reason why it did not respond."""
+    """A name server: addresses of its brokers, or the reason why it did not respond.
+
+    Attributes:
+        addr: Its address.
+        brokers: None if it did not respond.
+        error: Why.
+        is_insecure: Whether it runs with insecure=true, and listens not only on loopback.
+    """
 
     addr: str
     brokers: frozenset[str] | None
     error: str = ""
+    is_insecure: bool = False
 
 
 class BrokerState(NamedTuple):

@@ -50,6 +50,8 @@ class BrokerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether a name server lists it. One that no longer is remains in the list for some minutes."""
     reason: str = ""
     """Why it is unknown; empty if it responded."""
+    open_ports: str = ""
+    """What other machines can do, because its ports lack protection; empty: nothing, or unknown."""
     version: str | None = None
     """Name of its version, such as V4_9_4."""
     boot_ms: int | None = None

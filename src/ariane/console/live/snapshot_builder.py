@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ariane.access.public_ports import OPEN_PORTS_KEY
 from ariane.cluster.groups.group_admin import is_system_group
 from ariane.cluster.lag import sum_lags
 from ariane.cluster.servers.broker_runtime import RuntimeInfo, parse_runtime
@@ -77,6 +78,7 @@ def _broker_row(broker: ScrapedBroker, observer: ReplicationObserver, now_ms: in
         is_up=broker.is_up,
         is_registered=broker.is_registered,
         reason=broker.reason,
+        open_ports=broker.runtime.get(OPEN_PORTS_KEY, ""),
         tps_in=_finite(info.put_tps.ten_s) if info else None,
         tps_out=_finite(info.get_tps.ten_s) if info else None,
         disk_ratio=_finite(info.disk_ratio) if info else None,

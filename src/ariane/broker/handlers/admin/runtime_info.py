@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ariane.access.public_ports import OPEN_PORTS_KEY
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.stats import stats_log_format
@@ -57,6 +58,7 @@ class RuntimeInfoHandler:
         recorder: StatsRecorder,
         dropped_entries: int,
         certificate_days: Callable[[], float | None],
+        open_ports: str,
         clock: Clock,
     ) -> None:
         self._settings = settings  # addresses and limits that the reply lists
@@ -68,6 +70,8 @@ class RuntimeInfoHandler:
         # Invalid entries of config/ that the start dropped; absent if there were none, as Java has no such key.
         self._dropped = {"droppedStateEntries": str(dropped_entries)} if dropped_entries else {}
         self._certificate_days = certificate_days  # until the certificate of the ports expires; None without files
+        # What other machines can do, in one line; absent if nothing.
+        self._open_ports = {OPEN_PORTS_KEY: open_ports} if open_ports else {}
         self._clock = clock  # uptime
         self._boot_ms = clock.now_ms()  # wall time of the start
 
@@ -97,6 +101,7 @@ class RuntimeInfoHandler:
             "dispatchMaxBuffer": "0",
             **self._dropped,
             **({} if (days := self._certificate_days()) is None else {CERTIFICATE_DAYS_KEY: str(math.floor(days))}),
+            **self._open_ports,
             "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
             **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
         }

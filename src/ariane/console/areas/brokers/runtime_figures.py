@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from ariane.access.public_ports import OPEN_PORTS_KEY
 from ariane.console.texts.translation import gettext_noop as _
 from ariane.console.web.view_model import View
 from ariane.metrics.runtime_metrics import finite, number, size
@@ -55,6 +56,7 @@ class RuntimeFigure(View):
 FIGURES: tuple[FigureKind, ...] = (
     FigureKind(IDENTITY, "brokerVersionDesc", "text", _("Version of RocketMQ.")),
     FigureKind(IDENTITY, "kernels", "text", _("Implementation of the work on each message: native or Python.")),
+    FigureKind(IDENTITY, OPEN_PORTS_KEY, "text", _("What other machines can do, because the ports lack protection.")),
     FigureKind(IDENTITY, "requestBatchMax", "count", _("Requests that the broker takes in one batch.")),
     FigureKind(IDENTITY, "brokerVersion", "count", _("Number of the version.")),
     FigureKind(IDENTITY, "bootTimestamp", "time", _("Start of the broker.")),

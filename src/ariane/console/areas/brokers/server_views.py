@@ -42,6 +42,8 @@ class BrokerView(View):
     """Whether a name server lists it."""
     reason: str
     """Why its state is unknown."""
+    open_ports: str
+    """What other machines can do, because its ports lack protection; empty: nothing, or unknown."""
     version: str | None
     """Version of RocketMQ that it reports."""
     boot_ms: int | None

@@ -1,0 +1,126 @@
+"""Which servers start although other machines reach them, what the refusals say, and where the open ones listen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ariane.access import public_ports
+from ariane.access.public_ports import Gap
+from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
+from ariane.broker.lifecycle.ports import LOOPBACK_FIX, find_gaps
+from ariane.errors import ConfigError
+from ariane.nameserver.config import NameServerConfig
+from ariane.net import interfaces
+
+PUBLIC = {"bind_address": "0.0.0.0"}
+FILES = {"tls_server_cert_path": "c.pem", "tls_server_key_path": "c.key"}
+ACL = {"acl_enable": True, "rocketmq_home": "home"}
+ENFORCING = {"tls_server_mode": "enforcing", **FILES}
+CERTIFIED = {
+    "tls_server_need_client_auth": "require", "tls_server_auth_client": True, "tls_server_trust_cert_path": "ca.pem",
+}  # fmt: skip
+SAFE = {**PUBLIC, **ACL, **ENFORCING}
+
+
+def gaps(**settings: Any) -> dict[str, bool]:
+    """Return the gaps of a broker: their names, and whether they stop its start."""
+    return {gap.name: gap.is_refused for gap in find_gaps(BrokerConfig(**settings).validate())}
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, []),
+        ({"broker_ip1": "127.0.0.1"}, []),
+        ({"bind_address": "localhost"}, []),
+        (PUBLIC, ["access", "encryption"]),
+        ({"bind_address": "10.1.2.3"}, ["access", "encryption"]),
+        ({"bind_address": "::"}, ["access", "encryption"]),
+        ({"broker_ip1": "10.1.2.3"}, ["access", "encryption"]),
+        ({**PUBLIC, **ACL}, ["encryption"]),
+        ({**PUBLIC, **ACL, **FILES}, []),
+        ({**PUBLIC, **ACL, **FILES, "tls_test_mode_enable": "true"}, ["encryption"]),
+        ({**PUBLIC, **ACL, "tls_server_mode": "enforcing"}, []),
+        ({**PUBLIC, **ACL, **FILES, "tls_server_mode": "disabled"}, ["encryption"]),
+        ({**PUBLIC, **ENFORCING}, ["access"]),
+        ({**PUBLIC, **ENFORCING, **CERTIFIED}, []),
+        ({**PUBLIC, **FILES, **CERTIFIED}, ["access"]),
+        ({**PUBLIC, **ENFORCING, **CERTIFIED, "tls_server_trust_cert_path": ""}, ["access"]),
+        (SAFE, []),
+    ],
+)
+def test_public_ports_need_access_control_and_encryption(settings: dict[str, Any], refused: list[str]) -> None:
+    assert [name for name, is_refused in gaps(**settings).items() if is_refused] == refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "warnings"),
+    [
+        ({**PUBLIC, **ACL, **FILES}, ["plain connections", "replication"]),
+        ({**PUBLIC, **ACL, "tls_server_mode": "enforcing"}, ["certificate", "replication"]),
+        (SAFE, ["replication"]),
+        ({**SAFE, "metrics_port": 9464}, ["metrics", "replication"]),
+        ({**SAFE, **CERTIFIED, "ha_tls": True, "metrics_port": 9464}, []),
+    ],
+)
+def test_what_remains_open_is_a_warning(settings: dict[str, Any], warnings: list[str]) -> None:
+    assert gaps(**settings) == dict.fromkeys(warnings, False)
+
+
+def test_a_refusal_names_what_is_missing_and_the_fixes_in_80_columns() -> None:
+    config = BrokerConfig(**PUBLIC).validate()
+    found = find_gaps(config)
+    with pytest.raises(ConfigError) as caught:
+        public_ports.check_gaps(config, found, server="broker", loopback=LOOPBACK_FIX)
+    lines = f"Error: {caught.value}".splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    for word in ("'0.0.0.0'", "aclEnable=true", "tls.server.mode=enforcing", "bindAddress=127.0.0.1", "insecure=true"):
+        assert word in text
+    insecure = BrokerConfig(**PUBLIC, insecure=True).validate()
+    public_ports.check_gaps(insecure, found, server="broker", loopback=LOOPBACK_FIX)
+
+
+def test_a_name_server_needs_access_control_and_encryption() -> None:
+    access = Gap("access", "problem", "fix")
+    assert public_ports.find_gaps(NameServerConfig().validate(), has_accounts=False, access=access) == ()
+    config = NameServerConfig(bind_address="10.1.2.3")
+    assert [gap.name for gap in public_ports.find_gaps(config, has_accounts=False, access=access)] == [
+        "access",
+        "encryption",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "defaults", "address"),
+    [
+        ("", {}, {}, "127.0.0.1"),
+        ("brokerIP1=10.1.2.3\n", {}, {}, "0.0.0.0"),
+        ("brokerIP1=127.0.0.1\n", {}, {}, "127.0.0.1"),
+        ("brokerIP1=10.1.2.3\nbindAddress=127.0.0.1\n", {}, {}, "127.0.0.1"),
+        ("bindAddress=\n", {}, {}, "127.0.0.1"),
+        ("", {}, {"bindAddress": "0.0.0.0"}, "0.0.0.0"),
+        ("bindAddress=10.1.2.3\n", {}, {"bindAddress": "0.0.0.0"}, "10.1.2.3"),
+    ],
+)
+def test_servers_listen_on_loopback_unless_an_address_is_configured(
+    text: str, options: dict[str, str], defaults: dict[str, str], address: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(text)
+    config, _ = BROKER_SETTINGS.load(file, options, defaults)
+    assert config.bind_address == address
+
+
+@pytest.mark.parametrize(
+    ("bound", "registered"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("10.1.2.3", "10.1.2.3"), ("0.0.0.0", "10.9.9.9")],
+)
+def test_a_broker_registers_the_address_at_which_it_listens(
+    bound: str, registered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interfaces, "local_ip", lambda: "10.9.9.9")
+    assert interfaces.reachable_ip(bound) == registered
