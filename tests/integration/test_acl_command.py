@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,46 @@ def test_a_new_account_without_a_secret_is_refused_by_the_broker(cluster: LocalC
     done = CliRunner().invoke(main.app, ["acl", "set", "nobody-at-all", "-n", cluster.namesrv], env=ACCOUNT)
     assert isinstance(done.exception, ReplyError)
     assert "secretKey" in str(done.exception)
+
+
+def test_the_audit_log_is_printed_by_request_and_from_its_files(cluster: LocalCluster) -> None:
+    CliRunner().invoke(main.app, ["topic", "list", "-n", cluster.namesrv])  # refused: without an account
+    run(cluster, "set", "audited-account", "--secret", "12345678")
+    changes = ["--result", "done", "--request", "50", "--resource", "account:audited"]
+    words = ["audit", "-n", cluster.namesrv, *changes]
+    printed = CliRunner().invoke(main.app, words, env=ACCOUNT)
+    assert printed.exit_code == 0, printed.output
+    head, resource, who = printed.stdout.splitlines()
+    assert head.endswith("done UPDATE_AND_CREATE_ACL_CONFIG") and "broker-a:0 #" in head
+    assert resource == "    account:audited-account"
+    assert who.startswith("    root-account (signature) from 127.0.0.1:")
+    assert max(map(len, printed.stdout.splitlines())) <= 80
+    by_request = CliRunner().invoke(main.app, [*words, "--json"], env=ACCOUNT).stdout
+    directory = next(cluster_home(cluster).rglob("audit.jsonl")).parent
+    from_files = CliRunner().invoke(main.app, ["audit", "--directory", str(directory), "--json", *changes]).stdout
+    assert json.loads(from_files) == json.loads(by_request)
+    refused = CliRunner().invoke(
+        main.app, ["audit", "-n", cluster.namesrv, "--result", "refused", "--limit", "1"], env=ACCOUNT
+    )
+    assert "refused" in refused.stdout and "only the newest 1 records of broker-a" in refused.stderr
+    denied = CliRunner().invoke(main.app, ["audit", "-n", cluster.namesrv, "--name-servers"], env=ACCOUNT)
+    assert (denied.exit_code, "audit log of this server is off" in denied.stderr) == (1, True)
+
+
+def cluster_home(cluster: LocalCluster) -> Path:
+    (hosted,) = cluster._servers.masters
+    return Path(hosted.config.store_path_root_dir)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--result", "fine"), "expected one of done, failed, refused, unknown, lost"),
+        (("--since", "yesterday"), "a duration before now"),
+        (("--directory", ".", "--follow"), "cannot be combined"),
+        (("--directory", "/nowhere"), "no audit.jsonl"),
+    ],
+)
+def test_invalid_options_of_audit_are_refused(words: tuple[str, ...], reason: str) -> None:
+    done = CliRunner().invoke(main.app, ["audit", *words])
+    assert reason in f"{done.output} {done.exception}"

@@ -17,6 +17,7 @@ import ariane
 from ariane.cli import admin_command
 from ariane.cli.admin import (
     acl_command,
+    audit_command,
     cluster_command,
     dead_letter_command,
     delayed_command,
@@ -94,6 +95,14 @@ app.add_typer(group_command.app, name="group", rich_help_panel=CLUSTER)
 app.add_typer(offset_command.app, name="offset", rich_help_panel=CLUSTER)
 app.add_typer(acl_command.app, name="acl", rich_help_panel=CLUSTER)
 _add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
+_add(
+    "audit",
+    audit_command.audit,
+    CLUSTER,
+    "ariane audit --since 1d --result refused",
+    "ariane audit -b broker-a --resource topic:orders --follow",
+    "ariane audit --directory /data/store/audit --json",
+)
 app.add_typer(message_command.app, name="message", rich_help_panel=CLUSTER)
 app.add_typer(dead_letter_command.app, name="dead-letter", rich_help_panel=CLUSTER)
 app.add_typer(delayed_command.app, name="delayed", rich_help_panel=CLUSTER)

@@ -18,6 +18,7 @@ from ariane.cluster.messages.message_search import MessageSearchOperations
 from ariane.cluster.messages.message_tracking import MessageTrackOperations
 from ariane.cluster.messages.transaction_admin import TransactionOperations
 from ariane.cluster.servers.acl_admin import AclOperations
+from ariane.cluster.servers.audit_records import AuditOperations
 from ariane.cluster.topics.topic_admin import TopicOperations
 
 
@@ -30,6 +31,7 @@ class Admin(
     DiagnosisOperations,
     OffsetOperations,
     AclOperations,
+    AuditOperations,
     MessageSearchOperations,
     DelayedOperations,
     TransactionOperations,

@@ -9,6 +9,7 @@ request of a tool ──► change ──► struct, texts of the changed keys
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -20,6 +21,8 @@ from ariane.protocol import java_properties
 from ariane.settings.definitions import Setting, settings_of, to_text
 from ariane.settings.tls_properties import with_tls_file
 from ariane.settings.unknown_keys import Unsupported, check_unknown_keys, describe_unknown_key
+
+_SECRET_NAME = re.compile("password|passwd|secret|token", re.IGNORECASE)
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,15 +169,18 @@ class SettingsSchema(Generic[C]):
     def _check_change(self, key: str, text: str) -> None:
         if key in self.changeable:
             self.settings[key].check_change(text)
-        elif key in self.settings:
+            return
+        # Also of a misspelt key, whose value may be a password.
+        is_secret = self.settings[key].is_secret if key in self.settings else bool(_SECRET_NAME.search(key))
+        shown = None if is_secret else text
+        if key in self.settings:
             raise ConfigError(
-                key, text, f"cannot be changed while the {self.server} runs; edit {self.file_name} and restart it"
+                key, shown, f"cannot be changed while the {self.server} runs; edit {self.file_name} and restart it"
             )
-        elif key in self.without_effect:
-            raise ConfigError(key, text, f"has no effect here ({self.without_effect[key]}); remove the key")
-        elif key in self.unsupported:
-            raise ConfigError(key, text, self.unsupported[key].fix)
-        else:
-            # Keys without effect are candidates, too: a misspelt one then gets its own explanation.
-            line = describe_unknown_key(key, [*self.settings, *self.without_effect, *self.unsupported])
-            raise ConfigError(key, text, f"{line} `mqadmin {self._list_command}` lists all keys.")
+        if key in self.without_effect:
+            raise ConfigError(key, shown, f"has no effect here ({self.without_effect[key]}); remove the key")
+        if key in self.unsupported:
+            raise ConfigError(key, shown, self.unsupported[key].fix)
+        # Keys without effect are candidates, too: a misspelt one then gets its own explanation.
+        line = describe_unknown_key(key, [*self.settings, *self.without_effect, *self.unsupported])
+        raise ConfigError(key, shown, f"{line} `mqadmin {self._list_command}` lists all keys.")

@@ -12,7 +12,6 @@ about the result, and the summaries of the changes that `Admin` executed.
 from __future__ import annotations
 
 import heapq
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,12 +20,10 @@ from typing import Protocol
 
 import msgspec
 
+from ariane.audit.line_files import LineFiles
+from ariane.audit.record_files import CHANGES_FILE, FILE_BYTES_MAX, FILES_MAX, audit_files
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.console.security.accounts.private_files import create_private_directory
-from ariane.private_files import PRIVATE_MODE, sync_directory
 
-FILE_BYTES_MAX = 8 * 1024 * 1024  # about 25,000 entries
-FILES_MAX = 10
 DETAIL_CHARACTERS_MAX = 2_000
 TARGET_CHARACTERS_MAX = 500
 NAME_CHARACTERS_MAX = 64  # account and address
@@ -99,10 +96,9 @@ class AuditLog:
         file_bytes_max: int = FILE_BYTES_MAX,
         files_max: int = FILES_MAX,
     ) -> None:
-        self.path = data_dir / "audit.jsonl"  # the newest entries of changes
-        self._changes = _EntryFiles(self.path, file_bytes_max, files_max)  # and those before
-        # Of requests that were refused or had no log-in.
-        self._refused = _EntryFiles(data_dir / "audit_refused.jsonl", file_bytes_max, files_max)
+        self.path = data_dir / CHANGES_FILE  # the newest entries of changes
+        # Those and the ones before; requests that were refused or had no log-in by themselves.
+        self._changes, self._refused = audit_files(data_dir, file_bytes_max, files_max)
         self._clock = clock
         self._lock = threading.Lock()  # entries are written in threads: an fsync must not stop the event loop
         self._window_start_s = clock.monotonic()  # start of the minute of `_refused_counts`
@@ -123,13 +119,14 @@ class AuditLog:
                 notes = [_suppressed_text(account, count) for account, count in self._suppressed.items()]
                 # Before the detail, which may be cut.
                 entry = msgspec.structs.replace(entry, detail="; ".join(filter(None, (*notes, entry.detail))))
-            (self._refused if is_refused else self._changes).append(_bounded(entry))
+            line = msgspec.json.encode(_bounded(entry)) + b"\n"
+            (self._refused if is_refused else self._changes).append(line)
             self._suppressed.clear()
 
     def read(self, query: AuditQuery) -> Iterator[AuditEntry]:
         """Yield the matching entries, the newest first. Blocks: call it in a thread."""
         words = query.text.casefold().split()
-        files = (self._changes.read(), self._refused.read())
+        files = (_entries(self._changes), _entries(self._refused))
         for entry in heapq.merge(*files, key=lambda entry: entry.time_ms, reverse=True):
             if _matches(entry, query, words):
                 yield entry
@@ -155,54 +152,11 @@ class AuditLog:
         return is_flood
 
 
-class _EntryFiles:
-    """A file of entries with the older ones that it replaced: audit.jsonl, audit.1.jsonl, …"""
-
-    def __init__(self, path: Path, file_bytes_max: int, files_max: int) -> None:
-        self._path = path
-        self._file_bytes_max = file_bytes_max
-        self._files_max = files_max
-
-    def read(self) -> Iterator[AuditEntry]:
-        """Yield all entries, the newest first."""
-        for path in (self._path, *map(self._rotated, range(1, self._files_max))):
-            for line in reversed(_lines(path)):
-                if (entry := _decode(line)) is not None:
-                    yield entry
-
-    def append(self, entry: AuditEntry) -> None:
-        """Append an entry and flush it to the disk."""
-        create_private_directory(self._path.parent)
-        line = msgspec.json.encode(entry) + b"\n"
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
-        with os.fdopen(handle, "rb+", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-                line = b"\n" + line  # a crash tore the last line: it must not damage this one, too
-            file.write(line)
-            os.fsync(file.fileno())
-        if size == 0:
-            sync_directory(self._path.parent)
-        if size + len(line) >= self._file_bytes_max:
-            self._rotate()
-
-    def _rotated(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.stem}.{number}{self._path.suffix}")
-
-    def _rotate(self) -> None:
-        # From the oldest on: a crash between two steps leaves a gap in the numbers, and no file is lost.
-        for number in range(self._files_max - 1, 0, -1):
-            source = self._rotated(number - 1) if number > 1 else self._path
-            if source.exists():
-                source.replace(self._rotated(number))
-        sync_directory(self._path.parent)
-
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []  # never written, or being rotated
+def _entries(files: LineFiles) -> Iterator[AuditEntry]:
+    """Yield all entries, the newest first."""
+    for line in files.read():
+        if (entry := _decode(line)) is not None:
+            yield entry
 
 
 def _decode(line: bytes) -> AuditEntry | None:
