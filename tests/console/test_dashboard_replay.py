@@ -69,6 +69,10 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "settings of TLS, which are system properties of Java's brokers", (NEW,)
     ),
     IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),
+    IntendedDifference(
+        "broker-config", r"extra \.body\.data\.(server|address|account)[A-Z]\w+(Max|PerSecond|PerHour)",
+        "limits, which Java's brokers do not have", (NEW,)
+    ),
     # --- errors of the dashboard ---
     IntendedDifference(
         "group-(topics|connections)-without-address", IS_RESULT, "2.1.0 fails without the parameter `address`", (NEW,)

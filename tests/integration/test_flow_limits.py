@@ -111,7 +111,7 @@ def test_a_connection_beyond_the_limit_is_closed() -> None:
             assert (await peers.request(addr, ECHO)).code == 0
             with pytest.raises(ConnectionLost):
                 await others.request(addr, ECHO)
-            limits.connections_max = 2
+            limits.quotas.set_limits({"serverConnectionsMax": 2})
             assert (await others.request(addr, ECHO)).code == 0
 
     limits = ServerLimits(connections_max=1)

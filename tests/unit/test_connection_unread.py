@@ -315,7 +315,7 @@ def test_connections_with_the_oldest_incomplete_frames_are_closed_above_the_limi
         assert len(answers(transport.last)) == 1
         connections[4][1].abort()
         await turns()
-        assert limits.unfinished.total == 0
+        assert limits.quotas.server.unfinished.total == 0
 
     with caplog.at_level(logging.WARNING):
         in_loop(work)
@@ -331,8 +331,8 @@ def test_incomplete_frames_of_a_lost_connection_are_not_counted() -> None:
         connection.data_received(request(7, 100) + (MIB).to_bytes(4, "big") + bytes(64 * 1024))
         transport.abort()
         await turns()
-        assert limits.unfinished.total == 0
-        assert not limits.unfinished._sizes
+        assert limits.quotas.server.unfinished.total == 0
+        assert not limits.quotas.server.unfinished._sizes
 
     in_loop(work)
 

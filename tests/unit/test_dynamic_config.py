@@ -67,6 +67,12 @@ def test_a_key_with_its_current_value_is_not_a_change() -> None:
 
 # The allow-list of changes by requests, in full: a marker on one more field has to be a decision.
 CHANGEABLE = """
+    accountGroupsPerHour accountQueuesPerHour accountSubscriptionsMax accountTopicsPerHour addressGroupsPerHour
+    addressQueuesPerHour addressSubscriptionsMax addressTopicsPerHour serverGroupsMax serverQueuesMax
+    serverSubscriptionsMax serverTopicsMax
+    accountBytesInPerSecond accountBytesOutPerSecond accountConnectionsMax accountRequestsPerSecond accountUnfinishedMax
+    accountUnreadMax addressBytesInPerSecond addressBytesOutPerSecond addressConnectionsMax addressRequestsPerSecond
+    addressUnfinishedMax addressUnreadMax serverBytesInPerSecond serverBytesOutPerSecond serverRequestsPerSecond
     accessMessageInMemoryMaxRatio autoCreateSubscriptionGroup autoCreateTopicEnable brokerFastFailureEnable brokerPermission
     connectionRequestsMax connectionUnreadMax defaultTopicQueueNums flushBehindMax longPollingEnable maxMessageSize
     maxRequestHeaderSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk

@@ -18,6 +18,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ProtocolError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import SubscriptionGroupConfig
+from ariane.net.limits.quotas import Quotas
 from ariane.net.replies import make_peer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
@@ -40,6 +41,7 @@ def session_handler(*stored: str) -> ClientSessionHandler:
         filters=ConsumerFilters(FilterTable(), Bloom.sized(20, 32), keep_ms=1, now_ms=lambda: 0),
         locks=QueueLocks(),
         lock_durability=SimpleNamespace(wait_locks_durable=lambda: None),
+        quotas=Quotas(),
         clock=SYSTEM_CLOCK,
     )
 

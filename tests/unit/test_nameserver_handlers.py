@@ -21,6 +21,7 @@ from ariane.nameserver.handlers import NameServerHandlers
 from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Reply
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import make_peer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -33,7 +34,7 @@ I32 = Struct(">i")
 
 
 def name_server(path: Path) -> NameServerHandlers:
-    return NameServerHandlers(RouteTable(), KvStore(path / "kv.json"), NameServerConfig(), lambda: 0.0)
+    return NameServerHandlers(RouteTable(), KvStore(path / "kv.json"), NameServerConfig(), ServerLimits(), lambda: 0.0)
 
 
 def compressed(names: list[str], name: str = "a") -> Command:

@@ -25,6 +25,7 @@ from ariane.audit.records import RequestAccount
 from ariane.errors import ConfigError
 from ariane.extras import naming_extras
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
+from ariane.net.limits.quotas import Quotas
 from ariane.net.peer_log import PeerLog
 from ariane.private_files import PRIVATE_MODE, replace_private
 from ariane.protocol.codes import ResponseCode, code_name
@@ -83,15 +84,17 @@ class AccessControl:
     def state(self) -> AclState:
         return self._state
 
-    def with_checks(self, handlers: Mapping[int, Handler], read_record: RecordReader) -> dict[int, Handler]:
-        """Return handlers that only permitted requests reach.
+    def with_checks(
+        self, handlers: Mapping[int, Handler], read_record: RecordReader, quotas: Quotas | None = None
+    ) -> dict[int, Handler]:
+        """Return handlers that only permitted requests reach. `quotas` learns the account of each connection.
 
         Raises:
             KeyError: a code has no row in the table of needs.
         """
         if missing := handlers.keys() - self._needs.keys():
             raise KeyError(f"no row in the table of needs for the codes {sorted(missing)}")
-        return {code: self._guard(serve, read_record) for code, serve in handlers.items()}
+        return {code: self._guard(serve, read_record, quotas) for code, serve in handlers.items()}
 
     def identity(self, command: Command, peer: Peer) -> RequestAccount:
         """Return the account of a request, and how it is proven."""
@@ -142,13 +145,14 @@ class AccessControl:
     def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
-    def _guard(self, serve: Handler, read_record: RecordReader) -> Handler:
+    def _guard(self, serve: Handler, read_record: RecordReader, quotas: Quotas | None) -> Handler:
         def guarded(command: Command, peer: Peer) -> HandlerResult:
-            acl = self._state.acl
-            denial = acl.denial_reason(
-                command.code, command.field_map(), command.body, peer.ip, read_record, peer.names
-            )
+            acl, fields = self._state.acl, command.field_map()
+            denial = acl.denial_reason(command.code, fields, command.body, peer.ip, read_record, peer.names)
             if denial is None:
+                account = acl.account_name(fields, peer.names) if quotas is not None else None
+                if quotas is not None and account is not None and (over := quotas.identify(peer.id, account)):
+                    return Reply(ResponseCode.SYSTEM_BUSY, remark=over.remark)
                 return serve(command, peer)
             now = asyncio.get_running_loop().time()
             if self.audit is not None:

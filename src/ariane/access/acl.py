@@ -196,6 +196,18 @@ class Acl:
         """Return whether requests from an address are not checked."""
         return ip_allowlist.matches(self._white, ip)
 
+    def account_name(self, fields: Mapping[str, str], names: Sequence[str]) -> str | None:
+        """Return the access key of the account that a permitted request belongs to; None if it belongs to none.
+
+        Args:
+            fields: extFields of the request.
+            names: of the client's verified certificate.
+        """
+        if access_key := fields.get(ACCESS_KEY):
+            return access_key if access_key in self._accounts else None
+        certified = (self._by_certificate[name] for name in names if name in self._by_certificate)
+        return next((account.entry.access_key for account in certified), None)
+
     def denial_reason(
         self,
         code: int,

@@ -39,7 +39,7 @@ from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay
 from ariane.broker.lifecycle.ports import LOOPBACK_FIX, VIP_EXCLUDED_CODES, bind_ports, find_gaps
 from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
-from ariane.broker.lifecycle.write_protection import EXEMPT_CODES, WriteProtection, set_limits
+from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES, WriteProtection, set_limits
 from ariane.broker.replication import slave_sync
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.state.lost_configuration import refuse_loss, restore_topics
@@ -176,7 +176,7 @@ class Broker:
             vip_handlers,
             self._clients.on_connection_lost,
             self._serve_slave,
-            ServerLimits(exempt=EXEMPT_CODES),
+            ServerLimits(exempt=EXEMPT_CODES, delayed=DELAYED_CODES),
             self.tls,
         )
         self._clients.server = self._server
@@ -254,7 +254,9 @@ class Broker:
         )
         self._open.callback(self._store.close)
         self._replica = self._store.follow_master() if config.is_slave else None
-        self._state = PersistentState(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
+        self._state = PersistentState(
+            config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms, self._server.limits.quotas
+        )
         self._open.push_async_callback(self._state.close)
         if self._restore_topics:
             restore_topics(self._store.topics(), self._state.topics, self._state.groups)
@@ -354,7 +356,7 @@ class Broker:
             tasks=self._tasks,
         )
         self.handlers = BrokerHandlers(services)
-        table = request_routing.routes(self.handlers)
+        table = self._state.creations.with_clients(request_routing.routes(self.handlers))
         if self.config.sync_flush:
             table = self._state.with_durable_replies(table)
         table = self._protection.with_checks(table)
@@ -365,7 +367,11 @@ class Broker:
             )
         if self._audit:
             table = self._audit.with_records(table)
-        return self._access.with_checks(table, self._store.read_record) if self._access else table
+        return (
+            self._access.with_checks(table, self._store.read_record, self._server.limits.quotas)
+            if self._access
+            else table
+        )
 
     def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
         """Return the fast paths of sends and pulls by code; none where each request is refused."""

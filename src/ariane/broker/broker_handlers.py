@@ -166,6 +166,7 @@ class BrokerHandlers:
             filters=state.filters,
             locks=state.locks,
             lock_durability=state,
+            quotas=services.server.limits.quotas,
             clock=services.clock,
         )
         self.consumer_admin = ConsumerAdminHandler(

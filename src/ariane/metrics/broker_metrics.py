@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from ariane.metrics.families import HistogramValue, Metric, MetricSample, MetricTable
+from ariane.metrics.limit_metrics import limit_metrics
+from ariane.net.limits.quotas import LimitState
 
 _LABELS = ("cluster", "broker", "broker_id")
 
@@ -50,6 +52,8 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes whose messages no consumer can read yet."""
     slaves: tuple[tuple[str, int], ...]
     """Address and acknowledged offset of each connected slave."""
+    limits: tuple[LimitState, ...]
+    """In total, per address and per account."""
     uncounted_events: int
     """Events whose topic or group has no statistic, because there are too many."""
 
@@ -105,4 +109,5 @@ BROKER_METRICS: MetricTable = {
            (*_LABELS, "addr"), "bytes"): _slave_lags,
     Metric("ariane_broker_uncounted_events_total", "counter", "Events without a statistic, because there are too many topics"
            " or groups.", _LABELS): _value("uncounted_events"),
+    **limit_metrics("ariane_broker", _LABELS),
 }  # fmt: skip

@@ -6,6 +6,7 @@ millisecond. Nothing is counted for the metrics alone.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
 from ariane.broker.broker_handlers import BrokerServices
@@ -34,6 +35,7 @@ from ariane.metrics.polling.scraped_cluster import (
     list_pairs,
 )
 from ariane.model.topic import TopicConfig
+from ariane.net.limits.quotas import LimitState, ResourceName
 
 STATISTICS = frozenset(
     (
@@ -169,6 +171,14 @@ class BrokerSource:
             oldest = stored_ms if oldest is None else min(oldest, stored_ms)
         return oldest
 
+    def _limits(self) -> tuple[LimitState, ...]:
+        state = self._services.state
+        used: Mapping[ResourceName, int] = {
+            "topics": len(state.topics.names()), "groups": len(state.groups), "queues": state.topics.queue_count,
+        }  # fmt: skip
+        quotas = self._services.server.limits.quotas
+        return (*state.creations.states(used), *quotas.states(asyncio.get_running_loop().time()))
+
     def _internals(self, state: ScrapedBroker) -> BrokerInternals:
         services = self._services
         stats, store = services.stats.store_stats, services.store
@@ -191,5 +201,6 @@ class BrokerSource:
             unflushed_bytes=store.commit_log_max - store.flushed,
             undispatched_bytes=store.commit_log_max - store.dispatched,
             slaves=tuple(services.feed.slave_offsets()),
+            limits=self._limits(),
             uncounted_events=services.stats.overflow_count(),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,9 @@ import msgspec
 from ariane.access.public_ports import Gap
 from ariane.metrics import families
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
+from ariane.metrics.limit_metrics import limit_metrics
 from ariane.nameserver.route_table import RouteTable
+from ariane.net.limits.quotas import LimitState
 from ariane.net.server import RemotingServer
 
 
@@ -35,6 +38,13 @@ class ScrapedNameServer(msgspec.Struct, frozen=True):
     """Days until the certificate of the port expires; None without a file."""
     gaps: tuple[str, ...] = ()
     """Protections that the port lacks towards other machines."""
+    limits: tuple[LimitState, ...] = ()
+    """In total, per address and per account."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Values of the labels of the limits: none."""
+        return ()
 
 
 def _silences(state: ScrapedNameServer) -> Iterator[MetricSample]:
@@ -70,6 +80,7 @@ NAME_SERVER_METRICS: MetricTable = {
            " negative afterwards."): _certificate_days,
     Metric("ariane_nameserver_insecure", "gauge", "1 for each protection that the port lacks towards other machines.",
            ("gap",)): lambda state: iter([((gap,), 1) for gap in state.gaps]),
+    **limit_metrics("ariane_nameserver", ()),
 }  # fmt: skip
 
 
@@ -98,4 +109,5 @@ class NameServerSource:
         ]
         topics = {(broker.cluster, name): self._routes.topic_count(name) for name, broker in table.items()}
         days = self._server.certificate_days()
-        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days, self._gaps)
+        limits = tuple(self._server.limits.quotas.states(asyncio.get_running_loop().time()))
+        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days, self._gaps, limits)

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.settings.definitions import Changeable, DefaultText
+from ariane.settings.limits import quota_limits
 from ariane.settings.schema import SettingsSchema
 from ariane.settings.tls import ServerTlsSettings
 from ariane.settings.unknown_keys import Unsupported
@@ -29,13 +30,16 @@ class NameServerConfig(ServerTlsSettings, frozen=True, kw_only=True, rename="cam
 
     def limits(self) -> ServerLimits:
         """Return the limits of the server's connections."""
-        return ServerLimits(
-            header_max=self.max_request_header_size,
-            connection_unread_max=self.connection_unread_max,
-            unread_max=self.server_unread_max,
-            unread_timeout_s=self.unread_timeout_seconds,
-            unfinished_max=self.server_unfinished_max,
-        )
+        limits = ServerLimits()
+        self.apply_limits(limits)
+        return limits
+
+    def apply_limits(self, limits: ServerLimits) -> None:
+        """Put the limits in force."""
+        limits.header_max = self.max_request_header_size
+        limits.connection_unread_max = self.connection_unread_max
+        limits.unread_timeout_s = self.unread_timeout_seconds
+        limits.quotas.set_limits(quota_limits(self))
 
 
 WITHOUT_EFFECT = {
@@ -79,7 +83,6 @@ NAME_SERVER_SETTINGS = SettingsSchema(
     list_command="getNamesrvConfig",
     without_effect=WITHOUT_EFFECT,
     unsupported=UNSUPPORTED,
-    # What UPDATE_NAMESRV_CONFIG (318) may change. The limits of connections are copied at the start, and paths and ports must
-    # not be changed by a request: its sender could have files of his choice written (CVE-2023-37582).
-    changeable={"orderMessageEnable"},
+    # What UPDATE_NAMESRV_CONFIG (318) may change. Paths and ports must not be changed by a request: its sender could have files
+    # of his choice written (CVE-2023-37582).
 )

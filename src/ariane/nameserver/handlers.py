@@ -18,6 +18,7 @@ from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
 from ariane.nameserver.kv_store import ORDER_TOPIC_CONFIG, KvStore
 from ariane.nameserver.route_table import TOPICS_PER_SLICE, UNIT, UNIT_SUB, RouteTable
 from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
@@ -53,11 +54,17 @@ class NameServerHandlers:
     """The handlers of all requests: they share the route table, the KV table and the configuration that code 318 changes."""
 
     def __init__(
-        self, routes: RouteTable, kv: KvStore, config: NameServerConfig, monotonic_ms: Callable[[], float]
+        self,
+        routes: RouteTable,
+        kv: KvStore,
+        config: NameServerConfig,
+        limits: ServerLimits,
+        monotonic_ms: Callable[[], float],
     ) -> None:
         self._routes = routes  # brokers and their topics, in memory only: brokers register again every 30 s
         self._kv = kv  # order configuration and other values of tools, which survive a restart
         self._config = config  # replaced as a whole by 318
+        self._limits = limits  # of the server, which follow the configuration
         self._monotonic_ms = monotonic_ms  # age of registrations: a wall clock that is set would evict all brokers
         self._provisional = itertools.count(1)  # for versions that differ from every real one
         self._lists = SharedReplies()  # one list of topics for all clients that ask while it is built
@@ -250,6 +257,7 @@ class NameServerHandlers:
             self._config, _ = NAME_SERVER_SETTINGS.change(self._config, changes)
         except (ConfigError, ProtocolError) as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self._config.apply_limits(self._limits)
         return Reply()
 
     def get_config(self, command: Command, peer: Peer) -> Reply:

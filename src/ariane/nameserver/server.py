@@ -60,7 +60,8 @@ class NameServer:
         self.tls = ServerTls(config.server_tls())
         self.tls.load()
         self._kv = kv = KvStore(Path(config.kv_config_path))
-        handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, self.monotonic_ms).table()
+        limits = config.limits()
+        handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, limits, self.monotonic_ms).table()
         directory = Path(config.kv_config_path).parent / "audit"
         self._audit = open_audit_log(config, False, directory, "name server", self._clock)
         handlers[RequestCode.GET_AUDIT_LOG] = AuditHandler(self._audit, is_protected=False).read
@@ -72,7 +73,7 @@ class NameServer:
             config.listen_port,
             on_lost=self._on_connection_lost,
             idle_s=config.server_channel_max_idle_time_seconds,
-            limits=config.limits(),
+            limits=limits,
             gate=ConnectionGate(self.tls),
         )
         await self.connections.__aenter__()

@@ -25,6 +25,7 @@ from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.net import replies
 from ariane.net.awaited_responses import AwaitedResponses
 from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.limits.throttle import Throttle
 from ariane.net.limits.unread_responses import NOTE_MIN_BYTES
 from ariane.net.outgoing import Outgoing
 from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, TurnHandler
@@ -107,6 +108,8 @@ class Connection(asyncio.Protocol):
         self.read_at = 0.0  # when they were read, on the loop's clock; of a client, when anything was read
         self._waited_s = 0.0  # how long the requests of this batch have been queued since
         self._overload: str | None = None  # why no further request is accepted in this batch, if so
+        self._throttle: Throttle | None = None  # of a server's connection; used while there are limits of rates
+        self._requests = 0  # accepted in this batch
 
     # --- requests to the peer ---
 
@@ -168,6 +171,11 @@ class Connection(asyncio.Protocol):
         """Whether the connection is open and the peer reads what it is sent."""
         return self.is_open and self._out.writable.is_set()
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether nothing is read from the peer because of a limit."""
+        return self._throttle is not None and self._throttle.is_closed
+
     def close(self) -> None:
         """Write buffered data, then close. What the peer does not read within CLOSE_S is discarded."""
         if self._transport is not None and not self._transport.is_closing():
@@ -183,16 +191,21 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._out.attach(self._transport)
         # The socket has no name if the peer reset the connection before it was accepted; data that it sent is still served.
         name = transport.get_extra_info("peername") or replies.UNKNOWN
         self.peer = replies.make_peer(self.peer.id, name, certificate_names(transport.get_extra_info("peercert")))
         self.last_active = self._loop.time()
+        if self._is_server:
+            quota = self._limits.quotas.open(self.peer.id, self.peer.ip)
+            self._throttle = Throttle(self, quota, self._loop)
+        self._out.attach(self._transport, None if self._throttle is None else self._throttle.quota)
         if self._on_made:
             self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
+        if self._limits.quotas.is_active and self._throttle is not None:
+            self._throttle.add("bytes_in", len(data), self.last_active)
         self._reader.append(data)
         if self._has_pending_frames:
             return
@@ -207,6 +220,11 @@ class Connection(asyncio.Protocol):
         self._out.hold()  # responses of this batch leave in one write, below
         self._waited_s = waited_s
         self._overload = self._limits.overload_reason(self._in_flight)
+        throttle = self._throttle if self._limits.quotas.is_active else None
+        if throttle is not None:
+            self._requests = 0
+            refusal = throttle.begin_batch(self._loop.time())
+            self._overload = self._overload or refusal
         try:
             is_over = self._serve_frames()
         except ProtocolError as error:
@@ -214,19 +232,21 @@ class Connection(asyncio.Protocol):
             self._has_pending_frames = False
             self.close()
             return
+        if throttle is not None:
+            throttle.end_batch(self._requests, self._loop.time())
         self._out.flush()
         if is_over:
             self._has_pending_frames = True
-            self._update_reading()
+            self.update_reading()
             self._schedule_batch()
             return
         waiting = 0 if self._transport is None else self._reader.waiting  # a lost connection completes no frame
-        if self._is_server and (self._has_unfinished or waiting >= NOTE_MIN_BYTES):
+        if self._throttle is not None and (self._has_unfinished or waiting >= NOTE_MIN_BYTES):
             self._has_unfinished = waiting >= NOTE_MIN_BYTES
-            self._limits.unfinished.note(self, waiting if self._has_unfinished else 0)
+            self._throttle.quota.note_unfinished(self, waiting if self._has_unfinished else 0)
         if self._has_pending_frames:
             self._has_pending_frames = False
-            self._update_reading()
+            self.update_reading()
 
     def _serve_frames(self) -> bool:
         """Serve frames of this batch; return whether it ended before they did."""
@@ -260,6 +280,7 @@ class Connection(asyncio.Protocol):
         if turn is None:
             return None
         reader.position = turn.position
+        self._requests += turn.requests
         if isinstance(turn.responses, bytes):
             self._write_responses([turn.responses])
         else:
@@ -288,28 +309,31 @@ class Connection(asyncio.Protocol):
         if self._has_pending_frames:
             self._process_batch(self._loop.time() - self.read_at)
 
-    def _update_reading(self) -> None:
+    def update_reading(self) -> None:
         """Resume reading, or pause it while frames are pending or (as a server) responses are unread."""
         if self._transport is None:
             return
-        if self._has_pending_frames or (self._is_server and not self._out.writable.is_set()):
+        is_unread = self._is_server and not self._out.writable.is_set()
+        if self._has_pending_frames or is_unread or self.is_throttled:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._out.pause()
-        self._update_reading()
+        self.update_reading()
 
     def resume_writing(self) -> None:
         self._out.resume()
-        self._update_reading()
+        self.update_reading()
         if self._has_pending_frames or self._late_replies:
             self._schedule_batch()
 
-    def on_written(self, now: float) -> None:
+    def on_written(self, size: int, now: float) -> None:
         """Note the time, and serve what waited for room."""
         self.last_active = now
+        if self._limits.quotas.is_active and self._throttle is not None:
+            self._throttle.add("bytes_out", size, now)
         if self._late_replies:
             self._schedule_batch()
 
@@ -319,14 +343,17 @@ class Connection(asyncio.Protocol):
     def drop(self, reason: str) -> None:
         """Abort the connection; unread responses are lost."""
         self._log_closing(reason)
-        self._limits.unread.forget(self._out)
+        self._out.forget()
         self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._out.detach()
         self._late_replies.clear()
-        self._limits.unfinished.note(self, 0)
+        if self._throttle is not None:
+            self._throttle.quota.note_unfinished(self, 0)
+            self._throttle.cancel()
+            self._limits.quotas.close(self.peer.id)
         if self._has_pending_frames:  # one-way requests are served although the peer is gone
             self._schedule_batch()
         self._awaited.close(self.peer.addr, str(error) if error else "was closed by the peer")
@@ -344,8 +371,9 @@ class Connection(asyncio.Protocol):
             self._reply(command, replies.not_supported(command.code))
             return
         if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
-            self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
+            self._refuse(command, handler, remark)
             return
+        self._requests += 1
         try:
             handled = handler(command, self.peer)
         except Exception as error:  # noqa: BLE001 - whatever one request does, the connection serves the next
@@ -372,6 +400,24 @@ class Connection(asyncio.Protocol):
                 on_done(done)
 
         future.add_done_callback(end)
+
+    def _refuse(self, command: Command, handler: Handler, remark: str) -> None:
+        """Answer a request that is not served: with the reason, or late if it exceeds a rate and is one that clients repeat."""
+        throttle = self._throttle
+        if throttle is not None and throttle.refusal is not None:
+            if command.code in self._limits.delayed:
+                wait_s = throttle.delay(self._loop.time())
+                self._track(
+                    self._serve_late(command, handler, wait_s), 1, lambda done: self._on_handler_done(command, done)
+                )
+                return
+            throttle.count_refused()
+        self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
+
+    async def _serve_late(self, command: Command, handler: Handler, wait_s: float) -> Reply | LateReply | None:
+        await asyncio.sleep(wait_s)
+        handled = handler(command, self.peer)
+        return handled if handled is None or isinstance(handled, Reply) else await handled
 
     def _refuse_header(self, frame: OversizedFrame, header_max: int) -> None:
         """Reject a request whose header is too large, without decoding its fields."""

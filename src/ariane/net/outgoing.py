@@ -12,6 +12,7 @@ import asyncio
 from typing import Protocol
 
 from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.limits.quotas import ConnectionQuota
 from ariane.net.limits.unread_responses import NOTE_MIN_BYTES
 
 WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be buffered before `request` waits
@@ -20,8 +21,8 @@ WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be b
 class Owner(Protocol):
     """The connection that writes."""
 
-    def on_written(self, now: float) -> None:
-        """Called after each write, with its time on the loop's clock."""
+    def on_written(self, size: int, now: float) -> None:
+        """Called after each write, with its bytes and its time on the loop's clock."""
         ...
 
     def drop(self, reason: str) -> None:
@@ -43,6 +44,7 @@ class Outgoing:
         self._limits = limits
         self._loop = loop
         self._transport: asyncio.Transport | None = None  # None before the connection is established, and after its end
+        self._quota: ConnectionQuota | None = None  # of a server's connection: counts unread bytes
         self._pieces: list[bytes] = []  # of the next write; one write per batch costs less than one per response
         self.size = 0  # bytes of responses in it
         self._is_scheduled = False  # it happens later in this tick
@@ -58,9 +60,9 @@ class Outgoing:
         """Number of pieces of the next write."""
         return len(self._pieces)
 
-    def attach(self, transport: asyncio.Transport) -> None:
-        """Write to `transport` from now on."""
-        self._transport = transport
+    def attach(self, transport: asyncio.Transport, quota: ConnectionQuota | None = None) -> None:
+        """Write to `transport` from now on; `quota` counts what its peer does not read."""
+        self._transport, self._quota = transport, quota
         self._set_high_water()
 
     def detach(self) -> None:
@@ -68,8 +70,7 @@ class Outgoing:
         self._transport = None
         self._pieces.clear()
         self.writable.set()
-        if self._limits is not None:
-            self._limits.unread.forget(self)
+        self.forget()
         if self._unread_timer is not None:
             self._unread_timer.cancel()
 
@@ -103,8 +104,8 @@ class Outgoing:
             if self._limits is not None:
                 self._noted += len(data)
                 if self._noted >= NOTE_MIN_BYTES:
-                    self._note_unread(self._limits, now)
-            self._owner.on_written(now)
+                    self._note_unread(now)
+            self._owner.on_written(len(data), now)
 
     def unread_bytes(self) -> int:
         """Return the number of bytes that were written but not read by the peer yet."""
@@ -113,6 +114,11 @@ class Outgoing:
     def drop(self, reason: str) -> None:
         """Abort the connection; unread responses are lost."""
         self._owner.drop(reason)
+
+    def forget(self) -> None:
+        """Stop counting unread bytes."""
+        for usage in self._quota.usages if self._quota is not None else ():
+            usage.unread.forget(self)
 
     def pause(self) -> None:
         """Note that the transport's buffer is above its limit."""
@@ -148,14 +154,21 @@ class Outgoing:
         else:
             self._start_check(limits)
 
-    def _note_unread(self, limits: ServerLimits, now: float) -> None:
-        """Count unread responses. Beyond the bound of all connections this one waits until its peer has read everything."""
+    def _note_unread(self, now: float) -> None:
+        """Count unread responses. Beyond a bound of several connections this one waits until its peer has read everything."""
         size, self._noted = self._noted, 0
-        if self._transport is None or not self.unread_bytes() or not limits.unread.note(self, size, now):
+        if self._transport is None or self._quota is None or not self.unread_bytes():
             return
-        self._transport.set_write_buffer_limits(high=0)
-        if excess := limits.unread.excess(now):
-            excess.drop(
-                f"all connections together have more than twice {limits.unread.total_max} bytes of unread responses,"
-                f" this one has {excess.unread_bytes()}"
-            )
+        for usage, limit in self._quota.limited("unread"):
+            usage.unread.total_max = limit
+            if not usage.unread.note(self, size, now):
+                continue
+            self._quota.count_exceeded(usage, "unread")
+            self._transport.set_write_buffer_limits(high=0)
+            if excess := usage.unread.excess(now):
+                excess.drop(
+                    f"all connections of {usage.name} have more than twice {limit} bytes of unread responses,"
+                    f" this one has {excess.unread_bytes()}"
+                )
+                if self._transport is None:
+                    return

@@ -202,10 +202,9 @@ class RemotingServer:
         return TurnRouter(turns) if turns else None
 
     def _on_connection_made(self, connection: Connection) -> None:
-        if len(self._connections) >= self.limits.connections_max:
+        if refusal := self.limits.quotas.connection_refusal(connection.peer.id):
             now = asyncio.get_running_loop().time()
-            text = "Refusing the connection of %s: %d connections are open"
-            self.limits.log_about(connection.peer, now, text, len(self._connections))
+            self.limits.log_about(connection.peer, now, "Refusing the connection of %s: %s", refusal.remark)
             connection.abort()
             return
         self._connections[connection.peer.id] = connection
@@ -219,7 +218,7 @@ class RemotingServer:
     async def _close_idle(self) -> None:
         now = asyncio.get_running_loop().time()
         for connection in list(self._connections.values()):
-            if now - connection.last_active > self._idle_s:
+            if now - connection.last_active > self._idle_s and not connection.is_throttled:
                 log.info(
                     "Closing the connection of %s: idle for %.0f s", connection.peer.addr, now - connection.last_active
                 )

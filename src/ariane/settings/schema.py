@@ -10,7 +10,7 @@ request of a tool ──► change ──► struct, texts of the changed keys
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -60,7 +60,6 @@ class SettingsSchema(Generic[C]):
         list_command: The command of mqadmin that lists all keys.
         without_effect: Reasons by key.
         unsupported: Keys that are refused.
-        changeable: Keys that requests may change; None: all fields marked `Changeable`.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class SettingsSchema(Generic[C]):
         list_command: str,
         without_effect: Mapping[str, str],
         unsupported: Mapping[str, Unsupported],
-        changeable: Collection[str] | None = None,
     ) -> None:
         self.kind = kind
         self.server = server
@@ -81,11 +79,7 @@ class SettingsSchema(Generic[C]):
         """The settings by key, in the order of their groups."""
         self.without_effect = without_effect
         self.unsupported = unsupported
-        self.changeable = frozenset(
-            key
-            for key, setting in self.settings.items()
-            if setting.changeable is not None and (changeable is None or key in changeable)
-        )
+        self.changeable = frozenset(key for key, setting in self.settings.items() if setting.changeable is not None)
         self._list_command = list_command
 
     def load(

@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 from msgspec import field
 
 from ariane.net.listening.server_tls import CertificateFiles, ClientAuth, ServerTlsOptions, TlsMode, client_context
-from ariane.settings.audit import AuditSettings
 from ariane.settings.definitions import SYSTEM_PROPERTY, Concealed, DefaultText
+from ariane.settings.limits import TrafficLimits
 from ariane.settings.tls_properties import CONFIG_FILE, CONFIG_FILE_KEY
 
 Switch = Literal["auto", "true", "false"]
 
 
-class ServerTlsSettings(AuditSettings, frozen=True, kw_only=True, rename="camel"):
+class ServerTlsSettings(TrafficLimits, frozen=True, kw_only=True, rename="camel"):
     """TLS."""
 
     tls_server_mode: Annotated[TlsMode, SYSTEM_PROPERTY] = field(default="permissive", name="tls.server.mode")

@@ -24,7 +24,7 @@ from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TopicConfig, topic_name_fault
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.settings.connections import ConnectionSettings
+from ariane.settings.limits import TrafficLimits
 from ariane.settings.tls import ServerTlsSettings
 from ariane.testing.fillable_disks import FillableDisk, MemoryDisk
 from ariane.testing.hosted_broker import HostedBroker, broker_names
@@ -42,7 +42,7 @@ SMALL_INDEX = {"max_hash_slot_num": 10_000, "max_index_num": 40_000}
 # Settings that differ between the brokers of a cluster.
 INDIVIDUAL = frozenset({"broker_name", "broker_id", "listen_port", "store_path_root_dir", "stats_log_dir"})
 # The name server has these of the brokers, too.
-TLS_SETTINGS = frozenset(ServerTlsSettings.__struct_fields__) - frozenset(ConnectionSettings.__struct_fields__)
+TLS_SETTINGS = frozenset(ServerTlsSettings.__struct_fields__) - frozenset(TrafficLimits.__struct_fields__)
 
 
 class ClusterServers:

@@ -27,8 +27,11 @@ from ariane.settings.definitions import (
     Percent,
     Seconds,
 )
+from ariane.settings.limits import Limit
 from ariane.settings.tls import ClientTlsSettings
 
+TOPICS_MAX = 200_000
+GROUPS_MAX = 100_000
 FILTER_GROUPS_MAX = 10_000  # 4.9.4 stores a bit map of about 4.5 bits a group with each message
 _DAY_MS = 24 * 3_600_000
 _RESPONSE_MAX = 15 * 1024 * 1024  # a frame holds 16 MiB, and a part of that is the header
@@ -112,8 +115,6 @@ class AccessSettings(TopicSettings, frozen=True, kw_only=True, rename=java_name)
 class FlowControlSettings(AccessSettings, frozen=True, kw_only=True, rename=java_name):
     """Limits and flow control."""
 
-    server_connections_max: Annotated[int, ARIANE_ONLY, Changeable(1, _COUNT_MAX), Meta(ge=1)] = 16_384
-    """Connections; further ones are closed."""
     server_requests_max: Annotated[int, ARIANE_ONLY, Changeable(1, 100 * _COUNT_MAX), Meta(ge=1)] = 100_000
     """Requests in flight, held pulls included; further ones get code 2 [OVERLOAD]."""
     connection_requests_max: Annotated[int, ARIANE_ONLY, Changeable(1, _COUNT_MAX), Meta(ge=1)] = 16_384
@@ -136,7 +137,36 @@ class FlowControlSettings(AccessSettings, frozen=True, kw_only=True, rename=java
     """Reject sends before this time since 1970."""
 
 
-class MessageSettings(FlowControlSettings, frozen=True, kw_only=True, rename=java_name):
+class ObjectLimits(FlowControlSettings, frozen=True, kw_only=True, rename=java_name):
+    """Limits of topics, groups and subscriptions."""
+
+    server_topics_max: Annotated[int, ARIANE_ONLY, Changeable(1, TOPICS_MAX), Meta(ge=1, le=TOPICS_MAX)] = TOPICS_MAX
+    """Topics. Sends create three quarters of them at most; retry and dead-letter topics may exceed it by a quarter."""
+    server_groups_max: Annotated[int, ARIANE_ONLY, Changeable(1, GROUPS_MAX), Meta(ge=1, le=GROUPS_MAX)] = GROUPS_MAX
+    """Consumer groups."""
+    server_queues_max: Limit = 0
+    """Queues of all topics."""
+    server_subscriptions_max: Limit = 0
+    """Topics that consumers subscribe to, counted for each consumer."""
+    address_topics_per_hour: Limit = 0
+    """Topics that clients of one address may create in an hour, by sends, heartbeats or tools."""
+    address_groups_per_hour: Limit = 0
+    """Consumer groups that clients of one address may create in an hour."""
+    address_queues_per_hour: Limit = 0
+    """Queues of the topics that clients of one address may create or enlarge in an hour."""
+    address_subscriptions_max: Limit = 0
+    """As serverSubscriptionsMax, for one address."""
+    account_topics_per_hour: Limit = 0
+    """As addressTopicsPerHour, for one account."""
+    account_groups_per_hour: Limit = 0
+    """As addressGroupsPerHour, for one account."""
+    account_queues_per_hour: Limit = 0
+    """As addressQueuesPerHour, for one account."""
+    account_subscriptions_max: Limit = 0
+    """As serverSubscriptionsMax, for one account."""
+
+
+class MessageSettings(ObjectLimits, frozen=True, kw_only=True, rename=java_name):
     """Messages, pulls and queries."""
 
     max_message_size: Annotated[Bytes, Changeable(1, _RESPONSE_MAX), Meta(ge=1)] = 4 * 1024 * 1024

@@ -28,6 +28,7 @@ from ariane.broker.state.change_log import ChangeLog
 from ariane.broker.state.change_records import DOCUMENTS, Change, SavedDocument, TopicDeleted
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.creation_limits import CreationLimits
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.loaded_values import DeletedTopics
 from ariane.broker.state.queue_locks import QueueLocks
@@ -37,6 +38,7 @@ from ariane.errors import FlushFailed, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import TopicDeletion
 from ariane.net.connection import Handler, HandlerResult, LateReply, Peer, Reply
+from ariane.net.limits.quotas import Quotas
 from ariane.net.tasks import BackgroundTasks, wait_done
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -77,6 +79,7 @@ class PersistentState:
     Args:
         saved: The loaded state of the last process.
         executor: Writes documents and flushes the change log; with two threads neither waits for the other.
+        quotas: Limits of addresses and accounts; None: there are none.
     """
 
     def __init__(
@@ -87,10 +90,17 @@ class PersistentState:
         executor: Executor,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], float],
+        quotas: Quotas | None = None,
     ) -> None:
-        self.topics = TopicRegistry(saved.topics, config, now_ms, self.record)  # changed by sends and tools
+        self.creations = CreationLimits(config, quotas or Quotas(), monotonic_ms)  # limits of new topics and groups
+        # Changed by sends and tools.
+        self.topics = TopicRegistry(saved.topics, config, now_ms, self.record, self.creations)
         self.groups = GroupRegistry(
-            saved.groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms, record=self.record
+            saved.groups,
+            auto_create=config.auto_create_subscription_group,
+            now_ms=now_ms,
+            record=self.record,
+            limits=self.creations,
         )
         # Changed by commits, the most frequent change of all.
         self.offsets = ConsumerOffsets(saved.offsets, self.record)

@@ -21,6 +21,7 @@ from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.settings.limits import quota_limits
 from ariane.store.message_store import MessageStore
 
 # Requests that append messages of clients.
@@ -47,6 +48,10 @@ EXEMPT_CODES = frozenset(
         RequestCode.GET_BROKER_RUNTIME_INFO,
     }
 )
+
+# Served late, and not refused, beyond a limit of requests per second: consumers of Java repeat a refused pull after 3 s, those
+# of 5.x on some refusals after 20 ms.
+DELAYED_CODES = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 REJECT_MAX_S = 10.0  # after this time even a disk that blocked for minutes is tried again
 
@@ -118,13 +123,11 @@ class WriteProtection:
 
 def set_limits(limits: ServerLimits, config: BrokerConfig) -> None:
     """Set the limits of a server from the settings."""
-    limits.connections_max = config.server_connections_max
+    limits.quotas.set_limits(quota_limits(config))
     limits.requests_max = config.server_requests_max
     limits.connection_requests_max = config.connection_requests_max
     limits.header_max = config.max_request_header_size
     limits.connection_unread_max = config.connection_unread_max
-    limits.unread.total_max = config.server_unread_max
-    limits.unfinished.total_max = config.server_unfinished_max
     limits.unread_timeout_s = config.unread_timeout_seconds
     waits_ms = {
         **dict.fromkeys(SEND_CODES, config.wait_time_mills_in_send_queue),

@@ -84,8 +84,8 @@ class GroupMembers:
             None
         )  # called after the last member of a consumer group left
         self._joined: dict[
-            int, dict[tuple[bool, str], None]
-        ] = {}  # connection → (is a consumer group, name of the group)
+            int, dict[tuple[bool, str], int]
+        ] = {}  # connection → (is a consumer group, name of the group) → topics that it subscribes to
         self._membership_count = 0  # compared with MEMBERSHIPS_MAX
         self._chars = 0  # compared with SUBSCRIPTION_CHARS_MAX
         self._producer_of: dict[str, dict[tuple[str, int], None]] = {}  # client id → its groups and connections
@@ -100,6 +100,7 @@ class GroupMembers:
             self._join(member.peer_id, True, data.group_name)
         self.consumers[data.group_name] = group
         group.members[member.peer_id] = member
+        self._joined[member.peer_id][True, data.group_name] = len(data.subscription_data_set)
         self._chars -= group.subscription_chars
         changed = group.update(data)
         self._chars += group.subscription_chars
@@ -196,6 +197,11 @@ class GroupMembers:
         consumer_group = self.consumers.get(group)
         return consumer_group.subscriptions.get(topic) if consumer_group else None
 
+    def subscription_count(self, peer_id: int, group: str | None = None) -> int:
+        """Return how many topics the consumers on a connection subscribe to, all or that of one group."""
+        joined = self._joined.get(peer_id, {})
+        return sum(joined.values()) if group is None else joined.get((True, group), 0)
+
     def groups_of(self, topic: str) -> set[str]:
         """Return the consumer groups with members that subscribe to a topic."""
         return {name for name, group in self.consumers.items() if topic in group.subscriptions}
@@ -226,7 +232,7 @@ class GroupMembers:
 
     def _join(self, peer_id: int, is_consumer: bool, group: str) -> None:
         self._membership_count += 1
-        self._joined.setdefault(peer_id, {})[is_consumer, group] = None
+        self._joined.setdefault(peer_id, {})[is_consumer, group] = 0
 
     def _leave(self, peer_id: int, is_consumer: bool, group: str) -> None:
         self._membership_count -= 1

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import msgspec
 
 from ariane.broker.state.change_records import GroupDeleted, GroupPut
-from ariane.errors import ReplyError, StoreError
+from ariane.broker.state.creation_limits import CreationLimits
+from ariane.errors import StoreError
 from ariane.model.topic import SYSTEM_GROUP_PREFIX, DataVersion, SubscriptionGroupConfig
-from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests import rules
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 
@@ -27,8 +27,6 @@ DEFAULT_GROUPS = (
     "CID_ONSAPI_OWNER",
 )
 
-GROUPS_MAX = 100_000
-
 
 class GroupRegistry:
     """The table of consumer groups.
@@ -44,8 +42,10 @@ class GroupRegistry:
         auto_create: bool,
         now_ms: Callable[[], int],
         record: Callable[[GroupPut | GroupDeleted], object] = lambda change: None,
+        limits: CreationLimits | None = None,
     ) -> None:
         self._record = record
+        self._limits = limits  # None: as many as are created
         # Stored settings of a default group replace the built-in ones.
         self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in DEFAULT_GROUPS}
         self._groups.update(table.subscription_group_table)
@@ -53,6 +53,9 @@ class GroupRegistry:
         self.auto_create = auto_create  # create groups on first use
         self._now_ms = now_ms  # time in the version
         self.on_table_change: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group, None if it does not exist."""
@@ -82,12 +85,16 @@ class GroupRegistry:
         """Create or change a group.
 
         Raises:
-            ReplyError: there are too many groups.
+            ReplyError: there are too many groups, or the client has created too many.
             StoreError: the change cannot be stored.
         """
-        if config.group_name not in self._groups and len(self._groups) >= GROUPS_MAX:
-            remark = f"cannot create the consumer group: this broker has {GROUPS_MAX}, the maximum; delete unused groups first"
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        if self._limits is not None and config.group_name not in self._groups:
+            if len(self._groups) >= self._limits.groups_max:
+                remark = (
+                    f"cannot create the consumer group: this broker has {len(self._groups)}; delete unused groups first"
+                )
+                raise self._limits.refuse("groups", remark)
+            self._limits.charge_client({"groups": 1})
         version = self._version.next(self._now_ms())
         self._record(GroupPut(config, version))
         self._apply(config, version)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from ariane.broker.state import json_documents
 from ariane.broker.state.change_records import PREFIX
 from ariane.broker.state.group_registry import GroupRegistry
-from ariane.broker.state.topic_registry import INTERNAL_TOPICS_MAX, READ_WRITE, TopicRegistry
+from ariane.broker.state.topic_registry import READ_WRITE, TopicRegistry
 from ariane.errors import StoreError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig, topic_name_fault
 from ariane.store.disk.files import Disk, read_whole
@@ -67,7 +67,7 @@ def restore_topics(stored: Mapping[str, Collection[int]], topics: TopicRegistry,
         if topics.get(name) is None and topic_name_fault(name) is None:
             count = max(queue_ids) + 1
             config = TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count, perm=READ_WRITE)
-            topics.put(config, INTERNAL_TOPICS_MAX)
+            topics.put(config, is_internal=True)
             restored.append(name)
         for prefix in (RETRY_PREFIX, DLQ_PREFIX):
             if name.startswith(prefix):

@@ -8,6 +8,7 @@ import msgspec
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state.change_records import TopicDeleted, TopicPut
+from ariane.broker.state.creation_limits import CreationLimits
 from ariane.errors import ReplyError
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
@@ -26,12 +27,12 @@ from ariane.model.topic import (
     TopicDeletion,
     topic_name_fault,
 )
+from ariane.net.limits.quotas import Quotas
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.routing import TopicTable
 
-TOPICS_MAX = 200_000
-INTERNAL_TOPICS_MAX = 250_000  # with retry and dead-letter topics: consumers go on when TOPICS_MAX is reached
-AUTO_CREATE_MAX = 150_000  # topics above which sends create no further ones; tools still can
+INTERNAL_SHARE = 1.25  # of serverTopicsMax, with retry and dead-letter topics: consumers go on when it is reached
+AUTO_CREATE_SHARE = 0.75  # of serverTopicsMax: above it sends create no further topics; tools still can
 
 READ_WRITE = PERM_READ | PERM_WRITE
 
@@ -81,12 +82,15 @@ class TopicRegistry:
         config: BrokerConfig,
         now_ms: Callable[[], int],
         record: Callable[[TopicPut | TopicDeleted], object] = lambda change: None,
+        limits: CreationLimits | None = None,
     ) -> None:
         self._record = record
+        self.limits = limits or CreationLimits(config, Quotas(), lambda: 0.0)
         # Built-in topics follow the configuration, whatever was stored.
         self._topics = {**table.topic_config_table, **builtin_topics(config)}
         if not config.auto_create_topic_enable and AUTO_CREATE_TOPIC in self._topics:
             del self._topics[AUTO_CREATE_TOPIC]
+        self.queue_count = sum(map(_queues, self._topics.values()))  # of all topics
         self._version = table.data_version  # name servers compare it to notice changes
         self._now_ms = now_ms  # time in the version
         self._ordered = {
@@ -116,13 +120,18 @@ class TopicRegistry:
         """Replace the table by the master's if the versions differ (on a slave)."""
         if table.data_version != self._version:
             self._topics = dict(table.topic_config_table)
+            self.queue_count = sum(map(_queues, self._topics.values()))
             self._ordered = {name for name, topic in self._topics.items() if topic.order}
             self._version = table.data_version
             self.on_topics_change(None)
             self.on_table_change()
 
-    def put(self, config: TopicConfig, topics_max: int = TOPICS_MAX) -> None:
+    def put(self, config: TopicConfig, *, is_internal: bool = False) -> None:
         """Create or change a topic.
+
+        Args:
+            config: The topic.
+            is_internal: Whether consumers need it: it may exceed the limit, and is not charged to the client.
 
         Raises:
             ReplyError: the name or a number is invalid, or there are too many topics.
@@ -135,12 +144,14 @@ class TopicRegistry:
                 raise ReplyError(
                     ResponseCode.SYSTEM_ERROR, f"{key} of topic {name} is {queues}: expected 0 to {QUEUES_MAX}"
                 )
-        if name not in self._topics and len(self._topics) >= topics_max:
-            remark = f"topic {name} not created: this broker has {len(self._topics)} topics; delete unused topics first"
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        existing = self._topics.get(name)
+        growth = _queues(config) - (0 if existing is None else _queues(existing))
+        if existing is None or growth > 0:
+            self._check_limits(config, growth, is_new=existing is None, is_internal=is_internal)
         version = self._next_version()
         self._record(TopicPut(config, version))
         self._topics[name] = config
+        self.queue_count += growth
         self._update_ordered(config)
         self._publish([name], version)
 
@@ -153,9 +164,9 @@ class TopicRegistry:
         template = self._topics.get(template_name)
         if template is None or not template.perm & PERM_INHERIT:
             return None
-        if len(self._topics) >= AUTO_CREATE_MAX:
+        if len(self._topics) >= (auto_max := int(self.limits.topics_max * AUTO_CREATE_SHARE)):
             remark = f"topic[{name}] not created: this broker has {len(self._topics)} topics, and sends create at most"
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{remark} {AUTO_CREATE_MAX}; create it with updateTopic")
+            raise self.limits.refuse("topics", f"{remark} {auto_max}; create it with updateTopic")
         nums = max(1, min(queues, template.write_queue_nums))
         config = TopicConfig(
             topic_name=name,
@@ -167,13 +178,15 @@ class TopicRegistry:
         self.put(config)
         return config
 
-    def get_or_create_internal(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    def get_or_create_internal(
+        self, name: str, queues: int, perm: int = READ_WRITE, *, is_internal: bool = True
+    ) -> TopicConfig:
         """Return a topic that the broker itself needs, such as %RETRY%group; create it if it does not exist."""
         existing = self._topics.get(name)
         if existing is not None:
             return existing
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-        self.put(config, INTERNAL_TOPICS_MAX)
+        self.put(config, is_internal=is_internal)
         return config
 
     def delete(self, name: str, deletion: TopicDeletion | None = None) -> None:
@@ -184,7 +197,7 @@ class TopicRegistry:
         version = self._next_version() if name in self._topics else None
         self._record(TopicDeleted(name, version, deletion))
         if version is not None:
-            del self._topics[name]
+            self.queue_count -= _queues(self._topics.pop(name))
             self._ordered.discard(name)
             self._publish([name], version)
 
@@ -210,6 +223,19 @@ class TopicRegistry:
             self._ordered = listed
             self._publish_change(changed)
 
+    def _check_limits(self, config: TopicConfig, growth: int, *, is_new: bool, is_internal: bool) -> None:
+        """Raise ReplyError if the broker, or the client, has too many topics or queues for this one."""
+        name, limits, count = config.topic_name, self.limits, len(self._topics)
+        if is_new and count >= limits.topics_max * (INTERNAL_SHARE if is_internal else 1):
+            fix = "delete unused topics first"
+            raise limits.refuse("topics", f"topic {name} not created: this broker has {count} topics; {fix}")
+        if is_internal:
+            return
+        if limits.queues_max and self.queue_count + growth > limits.queues_max:
+            remark = f"topic {name} needs {growth} queues more: this broker has {self.queue_count}"
+            raise limits.refuse("queues", f"{remark}, at most {limits.queues_max} are allowed")
+        limits.charge_client({"topics": int(is_new), "queues": max(0, growth)})
+
     def _update_ordered(self, config: TopicConfig) -> None:
         if config.order:
             self._ordered.add(config.topic_name)
@@ -226,3 +252,7 @@ class TopicRegistry:
         self._version = version
         self.on_topics_change(names)
         self.on_table_change()
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Protocol
 
-from ariane.net.limits.unread_responses import UnreadResponses
+from ariane.net.limits.quotas import Quotas
 from ariane.net.peer_log import REPEAT_S, PeerLog
 from ariane.net.replies import Peer
 from ariane.protocol.command import HEADER_MAX
@@ -25,43 +24,11 @@ UNREAD_TIMEOUT_S = 60.0
 UNFINISHED_MAX = 512 * 1024 * 1024
 
 
-class PeerQuota(Protocol):
-    """A connection that has received part of a frame."""
-
-    def drop(self, reason: str) -> None:
-        """Abort the connection."""
-        ...
-
-
-class UnfinishedFrames:
-    """Bytes of unfinished frames on all connections. Beyond the bound the connection with the oldest one is dropped.
-
-    A well-behaved peer sends the rest of a frame immediately, so one that withholds it soon has the oldest.
-    """
-
-    def __init__(self, total_max: int) -> None:
-        self.total_max = total_max
-        self.total = 0
-        self._sizes: dict[PeerQuota, int] = {}  # in the order in which their frames started
-
-    def note(self, sender: PeerQuota, size: int) -> None:
-        """Record that `sender` has `size` bytes of an unfinished frame; 0 if the frame is complete."""
-        self.total += size - self._sizes.get(sender, 0)
-        if size:
-            self._sizes[sender] = size
-        else:
-            self._sizes.pop(sender, None)
-        while self.total > self.total_max and self._sizes:
-            oldest = next(iter(self._sizes))
-            self.total -= self._sizes.pop(oldest)
-            oldest.drop(f"all connections together have more than {self.total_max} bytes of unfinished frames")
-
-
 class ServerLimits:
     """Bounds of a server and the counters they apply to. May be changed while the server runs.
 
     Attributes:
-        connections_max: Open connections.
+        quotas: Limits in total, per address and per account.
         requests_max: Requests in flight on all connections.
         connection_requests_max: Requests in flight on one connection.
         header_max: Bytes of a request header.
@@ -70,6 +37,8 @@ class ServerLimits:
         queue_time_limits_s: Request code -> how long a request may be queued after it was read.
         exempt: Codes that are served even under overload: their handlers reply immediately, and without them (heartbeats)
             slow clients would be considered lost.
+        delayed: Codes that are served late, and not refused, beyond a limit of requests per second: consumers of Java would
+            repeat a refused pull.
         in_flight: Requests of all connections that have no reply yet.
     """
 
@@ -86,21 +55,26 @@ class ServerLimits:
         unfinished_max: int = UNFINISHED_MAX,
         queue_time_limits_s: Mapping[int, float] | None = None,
         exempt: frozenset[int] = frozenset(),
+        delayed: frozenset[int] = frozenset(),
     ) -> None:
-        self.connections_max = connections_max
         self.requests_max = requests_max
         self.connection_requests_max = connection_requests_max
         self.header_max = header_max
         self.connection_unread_max = connection_unread_max
         self.unread_timeout_s = unread_timeout_s
-        self.unread = UnreadResponses(unread_max)  # bytes of unread responses, of all connections together
-        # Bytes of frames that have partly arrived, of all connections together.
-        self.unfinished = UnfinishedFrames(unfinished_max)
+        self.quotas = Quotas()  # limits in total, per address and per account
+        limits = {
+            "serverConnectionsMax": connections_max,
+            "serverUnreadMax": unread_max,
+            "serverUnfinishedMax": unfinished_max,
+        }
+        self.quotas.set_limits(limits)
         self.log = PeerLog(logging.getLogger("ariane.net"))  # logs refusals, at a bounded rate per peer
         # Connections that were reset before they were accepted, as port scans and health checks do.
         self._resets = PeerLog(logging.getLogger("ariane.net"), lines=1, window_s=REPEAT_S)
         self.queue_time_limits_s: Mapping[int, float] = queue_time_limits_s or {}
         self.exempt = exempt
+        self.delayed = delayed
         self.in_flight = 0  # requests of all connections that a handler has not answered yet
 
     def log_about(self, peer: Peer, now: float, text: str, *args: object) -> None:

@@ -28,9 +28,9 @@ class Holder(Protocol):
 
 
 class UnreadResponses:
-    """The sum of unread bytes over all connections."""
+    """The sum of unread bytes over the connections of a server, an address or an account."""
 
-    def __init__(self, total_max: int) -> None:
+    def __init__(self, total_max: int = 0) -> None:
         self.total_max = total_max
         self._holders: set[Holder] = set()
         self._counted = 0

@@ -18,10 +18,11 @@ from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.clock import Clock
-from ariane.errors import FilterError, FlushFailed, StoreError
+from ariane.errors import FilterError, FlushFailed, ReplyError, StoreError
 from ariane.filter.sql import compile_sql
 from ariane.model.topic import retry_topic, topic_name_fault
 from ariane.net.connection import HandlerResult, Peer, Reply
+from ariane.net.limits.quotas import Quotas
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -34,6 +35,7 @@ from ariane.protocol.requests.admin import (
 )
 from ariane.protocol.requests.clients import (
     CheckClient,
+    ConsumerData,
     ConsumerList,
     GroupRef,
     HeartbeatData,
@@ -58,6 +60,7 @@ class ClientSessionHandler:
     filters: ConsumerFilters  # compiled SQL92 expressions of heartbeats
     locks: QueueLocks  # queue locks of orderly consumers
     lock_durability: LockDurability  # a lock counts only once it survives a restart
+    quotas: Quotas  # limits of subscriptions
     clock: Clock  # expiry of locks
 
     # --- membership ---
@@ -77,12 +80,23 @@ class ClientSessionHandler:
                 retry = retry_topic(consumer.group_name)
                 if topic_name_fault(retry) is None and self.topics.get(retry) is None:
                     self._create_retry_topic(retry, group.retry_queue_nums)
+            self._check_subscriptions(consumer, peer)
             if self.clients.members.heartbeat_consumer(consumer, member) and notify:
                 self.clients.notify_group_changed(consumer.group_name)
+            self.quotas.set_subscriptions(peer.id, self.clients.members.subscription_count(peer.id))
             self.filters.register(consumer.group_name, consumer.subscription_data_set)
         for producer in data.producers:
             self.clients.members.heartbeat_producer(producer.group_name, member)
         return Reply()
+
+    def _check_subscriptions(self, consumer: ConsumerData, peer: Peer) -> None:
+        """Raise ReplyError if a heartbeat adds subscriptions beyond a limit. One that repeats the former is never refused."""
+        current = self.clients.members.subscription_count(peer.id, consumer.group_name)
+        growth = len(consumer.subscription_data_set) - current
+        if growth > 0 and (
+            refusal := self.quotas.admit(peer.id, {"subscriptions": growth}, self._monotonic_ms() / 1000)
+        ):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, refusal.remark)
 
     def _create_retry_topic(self, name: str, queues: int) -> None:
         try:
@@ -99,6 +113,7 @@ class ClientSessionHandler:
             group = self.groups.get(request.consumer_group)
             if group is None or group.notify_consumer_ids_changed_enable:
                 self.clients.notify_group_changed(request.consumer_group)
+        self.quotas.set_subscriptions(peer.id, self.clients.members.subscription_count(peer.id))
         return Reply(fields={})
 
     def consumer_list(self, command: Command, peer: Peer) -> Reply:

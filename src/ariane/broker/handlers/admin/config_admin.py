@@ -108,6 +108,7 @@ class ConfigAdminHandler:
         self.store.config = to_store_config(config)
         self.groups.auto_create = config.auto_create_subscription_group
         set_limits(self.limits, config)
+        self.topics.limits.set(config)
         self.topics.set_auto_create(config)
         if before.broker_permission != config.broker_permission:
             self.topics.bump_version()  # name servers list topics with the broker's permission

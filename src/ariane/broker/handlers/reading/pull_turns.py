@@ -237,6 +237,8 @@ class PullTurns:
 
     def _build_plan(self, template: PullTemplate, request: PullMessage) -> _Plan | None:
         try:
+            if self._filters.groups.get(request.consumer_group) is None:
+                return None  # `PullHandler` creates it, which counts for the client
             record_filter = self._filters.build(request)
         except (ReplyError, ProtocolError):
             return None

@@ -53,7 +53,7 @@ class SendTargets:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         topic = self._topics.create_from_template(request.default_topic, name, request.default_topic_queue_nums)
         if topic is None and name.startswith(RETRY_PREFIX):
-            topic = self._topics.get_or_create_internal(name, 1)
+            topic = self._topics.get_or_create_internal(name, 1, is_internal=False)
         if topic is None:
             fix = (
                 f"create it, or send with the default topic {AUTO_CREATE_TOPIC}"
