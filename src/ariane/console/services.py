@@ -23,11 +23,17 @@ from ariane.console.security.accounts.authentication import Authenticator
 from ariane.console.security.accounts.sessions import SessionStore
 from ariane.console.security.audit_log import AuditLog
 from ariane.console.security.audit_notes import watch_changes
+from ariane.console.security.limits.access import FULL_ACCESS, current_access, with_access
+from ariane.console.security.limits.access_rules import AccessRules
+from ariane.console.security.limits.limited_admin import LimitedAdmin
+from ariane.console.security.limits.limited_live import LimitedLive
+from ariane.console.security.limits.limited_pool import LimitedPool
 from ariane.console.settings import ConsoleSettings
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.pools.server_health import ServerHealth
 from ariane.net.tls import tls_context
 from ariane.protocol import signing
+from ariane.tables.table_home import Home
 
 READ_TIMEOUT_MS = 1_000.0  # of one request: a broker that does not respond may delay a page by a second
 
@@ -58,26 +64,49 @@ class ConsoleServices:
             clock=clock,
         )
         self.audit = AuditLog(settings.data_dir, clock=clock)  # written by the middleware; areas call audit_notes.note
-        self.live = live  # rows of lists
+        self.access_rules = AccessRules(settings.data_dir)  # limits of accounts
+        self.live = LimitedLive(live)  # rows of lists
         # Evaluates its rules while it is open as a context manager.
         self.alerts = AlertService(
             settings.data_dir, live=live, cluster=settings.namesrv, tables_dir=settings.tables_dir, clock=clock
         )
-        self.subscription_checks = SubscriptionChecks(source=self, clock=clock)  # of the groups on pages
+        # Of the groups on pages; whether clients subscribe alike is the same for everyone who sees the group.
+        self.subscription_checks = SubscriptionChecks(source=_FullAccess(self), clock=clock)
         self.client_states = ClientStates(source=self, clock=clock)  # of the group whose page is open, for all its tabs
         self._peers = peers  # shared by all requests
 
+    @property
+    def tables_dir(self) -> Home | None:
+        """Directory of the pipeline's tables; None without a pipeline, and for accounts that may not see all their rows."""
+        access = current_access()
+        hides_rows = access.is_limited or any(mask.properties for mask in access.masks)
+        return None if hides_rows else self.settings.tables_dir
+
     def admin(self, *, is_dry_run: bool = False) -> Admin:
         """Return the operations on the cluster. Each request uses its own, because `Admin.changes` belongs to one request."""
-        admin = Admin(
+        access, kind, peers = current_access(), Admin, self._peers
+        if not access.is_full:
+            kind, peers = LimitedAdmin, LimitedPool(peers, access, self.settings.trace_topic)
+        admin = kind(
             self.settings.namesrv,
             client=self.settings.client,
             timeout_ms=READ_TIMEOUT_MS,
             is_dry_run=is_dry_run,
-            peers=self._peers,
+            peers=peers,
         )
         watch_changes(admin.changes, is_dry_run=is_dry_run)
         return admin
+
+
+class _FullAccess:
+    """Operations that are not limited to what the sender of a request may see."""
+
+    def __init__(self, services: ConsoleServices) -> None:
+        self._services = services
+
+    def admin(self, *, is_dry_run: bool = False) -> Admin:
+        with with_access(FULL_ACCESS):
+            return self._services.admin(is_dry_run=is_dry_run)
 
 
 @asynccontextmanager

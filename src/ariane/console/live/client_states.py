@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ariane.clock import Clock
 from ariane.cluster.groups.consumer_status import ConsumerStates
 from ariane.console.live.subscription_checks import AdminSource
+from ariane.console.security.limits.access import Access, current_access
 
 VALID_S = 5.0  # shorter than the refresh of the pages: none of them shows the same states twice
 
@@ -39,7 +40,8 @@ class ClientStates:
     def __init__(self, *, source: AdminSource, clock: Clock) -> None:
         self._source = source
         self._clock = clock
-        self._fetches: dict[str, _Fetch] = {}  # by group, in the order of their start
+        # By group and what the sender may see, in the order of their start.
+        self._fetches: dict[tuple[Access, str], _Fetch] = {}
 
     async def fetch(self, group: str) -> SharedStates:
         """Return the states of the clients of a group, at most VALID_S old.
@@ -49,10 +51,11 @@ class ClientStates:
         """
         now_s = self._clock.monotonic()
         self._drop_old(now_s)
-        if group not in self._fetches:
-            self._fetches[group] = _Fetch(now_s, asyncio.create_task(self._ask(group), name=f"clients of {group}"))
+        key = current_access(), group
+        if key not in self._fetches:
+            self._fetches[key] = _Fetch(now_s, asyncio.create_task(self._ask(group), name=f"clients of {group}"))
         # A tab that is closed does not cancel the fetch of the others.
-        return await asyncio.shield(self._fetches[group].task)
+        return await asyncio.shield(self._fetches[key].task)
 
     async def close(self) -> None:
         """Cancel running fetches."""
@@ -62,11 +65,11 @@ class ClientStates:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _drop_old(self, now_s: float) -> None:
-        for group, (started_s, task) in list(self._fetches.items()):
+        for key, (started_s, task) in list(self._fetches.items()):
             # A failure is not shared with later requests: they try again.
             is_failed = task.done() and (task.cancelled() or task.exception() is not None)
             if is_failed or (task.done() and now_s - started_s >= VALID_S):
-                del self._fetches[group]
+                del self._fetches[key]
 
     async def _ask(self, group: str) -> SharedStates:
         at_ms = self._clock.now_ms()

@@ -26,6 +26,7 @@ from ariane.console.security.accounts.session_cookie import SESSION, cookie_toke
 from ariane.console.security.audit_log import AuditEntry
 from ariane.console.security.audit_notes import AuditNotes, begin_notes
 from ariane.console.security.dashboard_paths import is_dashboard_path
+from ariane.console.security.limits.access import FULL_ACCESS, Access, with_access
 from ariane.console.security.permissions import LOGIN_PATH, Requirement, is_unsafe, requirement
 from ariane.console.security.request_body import CSRF_HEADER, body_max, bounded, take_form_token, too_large
 from ariane.console.web import errors
@@ -66,10 +67,11 @@ class AccessMiddleware:
         except HTTPException as error:
             await self._refuse(request, needed, error, send)
             return
-        if needed.is_audited:
-            await self._run_audited(request, receive, send)
-        else:
-            await self._app(request.scope, receive, send)
+        with with_access(_access_of(request)):
+            if needed.is_audited:
+                await self._run_audited(request, receive, send)
+            else:
+                await self._app(request.scope, receive, send)
 
     # --- checks ---
 
@@ -113,6 +115,9 @@ class AccessMiddleware:
             raise HTTPException(HTTPStatus.UNAUTHORIZED, "Log in first.", headers)
         if needed.role is not None and identity is not None and not identity.role.includes(needed.role):
             message = f"This needs the role {needed.role}; {identity.name} is {identity.role}."
+            raise HTTPException(HTTPStatus.FORBIDDEN, message)
+        if needed.role is not None and not needed.is_limitable and _access_of(request).is_limited:
+            message = "This shows all topics and groups, and the account is limited to some of them."
             raise HTTPException(HTTPStatus.FORBIDDEN, message)
         if not is_unsafe(request.method, request.scope["path"]):
             return receive
@@ -194,6 +199,14 @@ class AccessMiddleware:
         except (OSError, ValueError):
             # The change is done: an error in its place would make people repeat it.
             log.exception("Cannot write the audit entry %s", entry)
+
+
+def _access_of(request: Request) -> Access:
+    """Return what the sender of a request may see."""
+    identity = identity_of(request)
+    if identity is None:
+        return FULL_ACCESS  # what needs no log-in shows nothing of the cluster
+    return services_of(request).access_rules.access_of(identity.name, identity.role)
 
 
 def _outcome(status: int, notes: AuditNotes | None) -> str:

@@ -20,6 +20,7 @@ import ariane
 from ariane.console.security.accounts.identity import has_role, identity_of
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.audit_notes import note
+from ariane.console.security.limits.access import current_access
 from ariane.console.security.request_checks import page_path
 from ariane.console.texts import preferences, text_format, translation
 from ariane.console.web import static_assets
@@ -128,6 +129,7 @@ def _page_context(request: Request) -> dict[str, Any]:
         "cluster_name": services.settings.namesrv if services else "",
         "csrf_token": identity.csrf_token if identity else "",
         "identity": identity,
+        "is_limited": current_access().is_limited,  # to some topics and groups
         "can": lambda role: has_role(request, ConsoleRole(role)),
     }
 

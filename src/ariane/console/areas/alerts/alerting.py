@@ -11,6 +11,7 @@ from ariane.console.alerts.alert_texts import condition_text
 from ariane.console.alerts.evaluation import AlertState, AlertTransition
 from ariane.console.alerts.silences import AlertSilence
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
+from ariane.console.security.limits.access import current_access
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import gettext_noop
 from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
@@ -219,7 +220,7 @@ def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:
         UsageError: the query names an unknown column.
     """
     alerts = services.alerts
-    rows = [_firing_row(services, state) for state in alerts.firing()]
+    rows = [_firing_row(services, state) for state in alerts.firing() if _is_visible(state)]
     return AlertsView.of(
         alerts,
         alerts=paginate(rows, query, name=_searched_text, columns=ALERT_COLUMNS, sort="severity", is_descending=True),
@@ -323,6 +324,16 @@ def close_alert(services: ConsoleServices, form: CloseAlertForm) -> ChangeResult
 
 def _searched_text(row: _AlertRow) -> str:
     return f"{row.subject} {row.rule}"
+
+
+def _is_visible(state: AlertState) -> bool:
+    """Return whether the sender of the request sees the subject of an alert."""
+    access, kind = current_access(), METRICS[state.rule.metric].subject
+    if kind == "group":
+        return access.sees_group(state.subject)
+    if kind == "topic":
+        return access.sees_topic(state.subject)
+    return kind == "broker" or not access.is_limited
 
 
 def _firing_row(services: ConsoleServices, state: AlertState) -> FiringAlertRow:

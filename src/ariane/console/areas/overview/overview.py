@@ -196,7 +196,7 @@ async def _pipeline(
 
     Files are read in a thread: the disk may be slow.
     """
-    home = services.settings.tables_dir
+    home = services.tables_dir
     if home is None:
         return None, None, None
     try:

@@ -74,7 +74,7 @@ async def chart_history(
     """
     snapshot = await services.live.snapshot()
     live, now_ms = snapshot.history, snapshot.as_of_ms or services.clock.now_ms()
-    home = services.settings.tables_dir
+    home = services.tables_dir
     names = [*LIVE_RANGES, *(await asyncio.to_thread(_table_ranges, home, now_ms) if home is not None else [])]
     if wanted not in names or wanted in LIVE_RANGES or home is None:
         return live_history(live, key, wanted, names=names, now_ms=now_ms)

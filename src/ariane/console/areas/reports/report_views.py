@@ -144,7 +144,7 @@ class ReportListView(View):
 
 def report_list(services: ConsoleServices) -> ReportListView:
     """Return the names of the reports, and whether there is data for them."""
-    tables_dir = services.settings.tables_dir
+    tables_dir = services.tables_dir
     return ReportListView(
         names=list(REPORTS),
         is_available=tables_dir is not None and can_have_tables(tables_dir),
@@ -163,7 +163,7 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     kind = REPORTS.get(name)
     if kind is None:
         raise NotFound("report", name, sorted(REPORTS))
-    tables_dir = services.settings.tables_dir
+    tables_dir = services.tables_dir
     if tables_dir is None or not can_have_tables(tables_dir):
         place = "any directory: start the console with a home" if tables_dir is None else str(tables_dir)
         raise NotFound("table of the pipeline in", f"{place}; run `ariane pipeline run`")

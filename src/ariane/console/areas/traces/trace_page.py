@@ -157,7 +157,7 @@ async def _record(admin: Admin, text: str) -> tuple[str, str] | None:
 
 
 async def _table_trace(services: ConsoleServices, message_id: str) -> TableTrace | None:
-    tables_dir = services.settings.tables_dir
+    tables_dir = services.tables_dir
     if tables_dir is None:
         return None
     now_ms = services.clock.now_ms()
@@ -195,7 +195,7 @@ def _sources(
         ),
     ]
     if tables is not None:
-        name, steps_found = str(services.settings.tables_dir), count(StepSource.TABLES)
+        name, steps_found = str(services.tables_dir), count(StepSource.TABLES)
         sources.append(TraceSourceView.of(tables, source=StepSource.TABLES, name=name, steps=steps_found))
     return sources
 

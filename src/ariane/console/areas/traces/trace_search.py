@@ -104,7 +104,7 @@ def _traced_candidates(messages: Iterable[ReceivedMessage], text: str, topic: st
 async def _table_candidates(
     services: ConsoleServices, text: str, topic: str
 ) -> tuple[list[_Candidate], list[str], int]:
-    tables_dir = services.settings.tables_dir
+    tables_dir = services.tables_dir
     if tables_dir is None:
         return [], [], 0
     try:
