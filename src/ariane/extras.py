@@ -18,6 +18,8 @@ EXTRA_OF = {  # the smallest extra; `cli` contains `server`, and `console` conta
     "rich": "cli",
     "typer": "cli",  # also of `server`; most commands need more
     "fastapi": "console",
+    "httpx": "console",
+    "jwt": "console",  # of the package PyJWT
     "markupsafe": "console",
     "pydantic": "console",
     "python_multipart": "console",

@@ -20,7 +20,7 @@ from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
 from ariane.console.live.subscription_checks import SubscriptionChecks
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.accounts.authentication import Authenticator
-from ariane.console.security.accounts.sessions import SessionStore
+from ariane.console.security.accounts.sessions import ExternalSessions, SessionStore
 from ariane.console.security.audit_log import AuditLog
 from ariane.console.security.audit_notes import watch_changes
 from ariane.console.security.limits.access import FULL_ACCESS, current_access, with_access
@@ -28,6 +28,8 @@ from ariane.console.security.limits.access_rules import AccessRules
 from ariane.console.security.limits.limited_admin import LimitedAdmin
 from ariane.console.security.limits.limited_live import LimitedLive
 from ariane.console.security.limits.limited_pool import LimitedPool
+from ariane.console.security.oidc.oidc_provider import OidcProvider
+from ariane.console.security.oidc.oidc_settings import read_settings
 from ariane.console.settings import ConsoleSettings
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.pools.server_health import ServerHealth
@@ -54,11 +56,17 @@ class ConsoleServices:
         self.settings = settings  # addresses, directories, limits
         self.clock = clock  # for as-of times
         self.accounts = ConsoleAccounts(settings.data_dir, clock=clock)  # those of the console, not of the brokers
-        self.sessions = SessionStore(settings.data_dir, accounts=self.accounts, clock=clock)  # logged-in browsers
+        provider = read_settings(settings.data_dir)
+        self.oidc = OidcProvider(provider, clock=clock) if provider is not None else None  # accounts of a company
+        external = None
+        if provider is not None:
+            external = ExternalSessions(provider.generation, round(provider.session_hours * 3_600_000))
+        # Logged-in browsers.
+        self.sessions = SessionStore(settings.data_dir, accounts=self.accounts, external=external, clock=clock)
         # Finds out who sends a request.
         self.authenticator = Authenticator(
             host=settings.host,
-            is_login_demanded=settings.is_login_required,
+            is_login_demanded=settings.is_login_required or provider is not None,
             accounts=self.accounts,
             sessions=self.sessions,
             clock=clock,
@@ -127,4 +135,6 @@ async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOC
         finally:
             await services.subscription_checks.close()
             await services.client_states.close()
+            if services.oidc is not None:
+                await services.oidc.close()
         services.sessions.save()

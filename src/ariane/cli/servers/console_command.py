@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SUMMARY = """Run the web console of a cluster; subcommands manage its accounts.
 
 Works with Ariane's and Apache's brokers. Runs until SIGINT or SIGTERM."""
-PACKAGES = ("fastapi", "uvicorn", "jinja2", "python_multipart")  # of the extra `console`
+PACKAGES = ("fastapi", "uvicorn", "jinja2", "python_multipart", "jwt", "httpx")  # of the extra `console`
 
 app = create_app(SUMMARY, invoke_without_command=True)
 

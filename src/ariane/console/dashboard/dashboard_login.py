@@ -17,7 +17,7 @@ from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.session_cookie import (
     DEVICE,
     SESSION,
-    clear_session_cookie,
+    clear_cookie,
     cookie_token,
     set_cookie,
 )
@@ -66,7 +66,7 @@ async def log_out(request: Request, services: Services) -> JSONResponse:
     if identity is not None and identity.session_id:
         services.sessions.revoke(identity.session_id, account=identity.name)
     response = succeeded(CONTEXT_PATH)
-    clear_session_cookie(request, response, services.settings)
+    clear_cookie(request, response, services.settings, SESSION)
     return response
 
 

@@ -86,6 +86,9 @@ def _dashboard() -> tuple[PathRule, ...]:
 RULES: tuple[PathRule, ...] = (
     *_dashboard(),
     PathRule(ANY, "/login", None, is_audited=False),  # the log-in itself writes the entry: it has the name
+    PathRule(READ, "/login/oidc", None),
+    PathRule(READ, "/login/ended", None),
+    PathRule(READ, "/login/oidc/callback", None),  # writes its audit entry, too
     PathRule(READ, "/static", None),
     PathRule(READ, "/static/*", None),
     PathRule(READ, "/favicon.ico", None),

@@ -198,6 +198,8 @@ async def set_own_password(services: ConsoleServices, form: OwnPasswordForm, *, 
         ConfigError: the new password is too weak, or differs from its repetition.
     """
     check_is_account(identity)
+    if not identity.has_password:
+        raise ConfigError("account", identity.name, "it logs in at a provider; change the password there")
     if form.repeated is not None and form.repeated != form.password:
         raise ConfigError("repeated", None, "expected the new password again; nothing was changed")
     await services.authenticator.verify(identity, form.current)

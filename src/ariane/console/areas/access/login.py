@@ -53,14 +53,16 @@ async def log_in(
     except LoginRefused as error:
         status = 429 if error.wait_seconds else 401
         detail = f"log-in of {name!r}: {error}"
-        await _record(services, AuditEntry(0, "", address, "POST", path, "refused", status, detail=detail))
+        await record_login(services, AuditEntry(0, "", address, "POST", path, "refused", status, detail=detail))
         raise
     role = account.role.value
-    await _record(services, AuditEntry(0, account.name, address, "POST", path, "done", 303, role=role, detail="log-in"))
+    await record_login(
+        services, AuditEntry(0, account.name, address, "POST", path, "done", 303, role=role, detail="log-in")
+    )
     return token
 
 
-async def _record(services: ConsoleServices, entry: AuditEntry) -> None:
-    """Write an entry with the current time."""
+async def record_login(services: ConsoleServices, entry: AuditEntry) -> None:
+    """Write the audit entry of a log-in, with the current time."""
     entry = msgspec.structs.replace(entry, time_ms=services.clock.now_ms())
     await asyncio.to_thread(services.audit.record, entry)

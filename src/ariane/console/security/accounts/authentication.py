@@ -24,6 +24,7 @@ from ariane.console.security.accounts.passwords import PasswordVerifier
 from ariane.console.security.accounts.private_files import read_or_create_key
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.sessions import SessionStore, csrf_token
+from ariane.console.security.oidc.oidc_settings import read_settings
 from ariane.console.security.request_checks import is_loopback_host, is_through_proxy
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ArianeError, ConfigError
@@ -47,7 +48,7 @@ class Authenticator:
 
     Args:
         host: Address that the console listens on.
-        is_login_demanded: Whether even local access needs an account.
+        is_login_demanded: Whether even local access needs an account, of the console or of a provider.
         accounts: Accounts that may log in.
         sessions: Sessions of browsers.
         clock: Time of limits.
@@ -99,7 +100,9 @@ class Authenticator:
         if not token or (result := self._sessions.authenticate(token, address)) is None:
             return None
         session, account = result
-        return Identity(account.name, account.role, address, csrf_token(token), session.id)
+        return Identity(
+            account.name, account.role, address, csrf_token(token), session.id, has_password=bool(account.password_hash)
+        )
 
     async def from_basic(self, authorization: str, address: str) -> Identity | None:
         """Return the identity of an Authorization header; None if it is of another kind.
@@ -174,7 +177,7 @@ def check_first_account(settings: ConsoleSettings) -> None:
         ConfigError: there is none; the message has the command that creates one.
     """
     is_login_demanded = settings.is_login_required or not is_loopback_host(settings.host)
-    if is_login_demanded and not ConsoleAccounts(settings.data_dir).list():
+    if is_login_demanded and read_settings(settings.data_dir) is None and not ConsoleAccounts(settings.data_dir).list():
         why = "it demands a log-in" if settings.is_login_required else "other machines can reach it"
         fix = f"the console needs an account because {why}; create one: {FIRST_ACCOUNT_COMMAND}"
         raise ConfigError("host", settings.host, fix)

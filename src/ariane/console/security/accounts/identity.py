@@ -21,7 +21,8 @@ class Identity(NamedTuple):
         address: Address that the request came from.
         csrf_token: Token that unsafe requests of its pages must carry; empty for scripts.
         session_id: Session of a browser; empty for scripts and local access.
-        is_account: Whether it is an account, with a password to change and sessions to revoke.
+        is_account: Whether it is an account, with sessions to revoke.
+        has_password: Whether the console stores its password; an account of a provider logs in there.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Identity(NamedTuple):
     csrf_token: str = ""
     session_id: str = ""
     is_account: bool = True
+    has_password: bool = True
 
 
 def identity_of(request: HTTPConnection) -> Identity | None:

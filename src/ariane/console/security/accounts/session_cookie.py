@@ -6,10 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ariane.console.security.accounts.sessions import AGE_MAX_MS
+from ariane.console.security.oidc.login_attempt import ATTEMPT_S
 from ariane.console.settings import ConsoleSettings
 
-SESSION, DEVICE = "session", "device"
-AGES_S = {SESSION: AGE_MAX_MS // 1000, DEVICE: 365 * 24 * 3600}
+SESSION, DEVICE, LOGIN = "session", "device", "login"  # LOGIN: a log-in at the provider that is in progress
+AGES_S = {SESSION: AGE_MAX_MS // 1000, DEVICE: 365 * 24 * 3600, LOGIN: ATTEMPT_S}
 
 
 def cookie_token(request: Request, settings: ConsoleSettings, kind: str) -> str:
@@ -27,10 +28,10 @@ def set_cookie(request: Request, response: Response, settings: ConsoleSettings, 
     )  # fmt: skip
 
 
-def clear_session_cookie(request: Request, response: Response, settings: ConsoleSettings) -> None:
+def clear_cookie(request: Request, response: Response, settings: ConsoleSettings, kind: str) -> None:
     """Let the browser forget the token."""
     response.delete_cookie(
-        _name(request, settings, SESSION), path="/", secure=is_https(request), httponly=True, samesite="lax"
+        _name(request, settings, kind), path="/", secure=is_https(request), httponly=True, samesite="lax"
     )  # fmt: skip
 
 

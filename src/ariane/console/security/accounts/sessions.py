@@ -13,12 +13,14 @@ import hmac
 import logging
 import secrets
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.console.security.accounts.accounts import ConsoleAccount, ConsoleAccounts
 from ariane.console.security.accounts.private_files import read_document, write_document
+from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.errors import NotFound
 
 log = logging.getLogger("ariane.console")
@@ -30,6 +32,7 @@ SESSIONS_PER_ACCOUNT_MAX = 50  # the one that was used least recently ends
 SAVE_INTERVAL_MS = 60_000  # times of last use are not worth a write per request
 USER_AGENT_MAX = 200
 _ID_CHARACTERS = 16
+NO_PASSWORD = ""
 
 
 class ConsoleSession(msgspec.Struct, rename="camel"):
@@ -43,6 +46,7 @@ class ConsoleSession(msgspec.Struct, rename="camel"):
         used_ms: Time of the last request.
         address: Address from which it last came.
         user_agent: The browser's description of itself.
+        role: Of an account of the provider; empty: the account is one of the console, which has its role.
     """
 
     token_hash: str
@@ -52,6 +56,7 @@ class ConsoleSession(msgspec.Struct, rename="camel"):
     used_ms: int
     address: str
     user_agent: str
+    role: str = ""
 
     @property
     def id(self) -> str:
@@ -68,12 +73,34 @@ class SessionFile(msgspec.Struct, frozen=True):
     sessions: tuple[ConsoleSession, ...] = ()
 
 
-class SessionStore:
-    """The sessions of a console."""
+class ExternalSessions(NamedTuple):
+    """Which sessions of a provider's accounts are valid. Attributes: those that its present settings made, and for how long."""
 
-    def __init__(self, data_dir: Path, *, accounts: ConsoleAccounts, clock: Clock = SYSTEM_CLOCK) -> None:
+    generation: str
+    age_max_ms: int
+
+
+class SessionStore:
+    """The sessions of a console.
+
+    Args:
+        data_dir: Directory of the console's files.
+        accounts: Accounts of the console.
+        external: Sessions of accounts of a provider; None: none is valid.
+        clock: Time of sessions.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        accounts: ConsoleAccounts,
+        external: ExternalSessions | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.path = data_dir / "sessions.json"
         self._accounts = accounts
+        self._external = external
         self._clock = clock
         document = read_document(self.path, SessionFile) or SessionFile()
         self._sessions = {session.token_hash: session for session in document.sessions}
@@ -81,12 +108,19 @@ class SessionStore:
 
     def create(self, account: ConsoleAccount, *, address: str, user_agent: str) -> str:
         """Start a session and return its token, which is stored nowhere else than in the browser."""
+        return self._create(account.name, account.generation, "", address, user_agent)
+
+    def create_external(self, name: str, role: ConsoleRole, *, generation: str, address: str, user_agent: str) -> str:
+        """Start a session of an account that a provider has authenticated, and return its token."""
+        return self._create(name, generation, role.value, address, user_agent)
+
+    def _create(self, name: str, generation: str, role: str, address: str, user_agent: str) -> str:
         self._remove_ended()
-        self._make_room(account.name)
+        self._make_room(name)
         token = secrets.token_urlsafe(32)
         now_ms = self._clock.now_ms()
         session = ConsoleSession(
-            _hash(token), account.name, account.generation, now_ms, now_ms, address, user_agent[:USER_AGENT_MAX]
+            _hash(token), name, generation, now_ms, now_ms, address, user_agent[:USER_AGENT_MAX], role
         )
         self._sessions[session.token_hash] = session
         self._save()
@@ -147,8 +181,19 @@ class SessionStore:
         now_ms = self._clock.now_ms()
         if now_ms - session.used_ms > IDLE_MAX_MS or now_ms - session.created_ms > AGE_MAX_MS:
             return None
+        if session.role:
+            return self._external_account(session, now_ms)
         account = self._accounts.find(session.account)
         return account if account is not None and account.generation == session.generation else None
+
+    def _external_account(self, session: ConsoleSession, now_ms: int) -> ConsoleAccount | None:
+        external = self._external
+        if external is None or session.generation != external.generation:
+            return None
+        if now_ms - session.created_ms > external.age_max_ms:
+            return None
+        role = ConsoleRole(session.role)
+        return ConsoleAccount(session.account, role, NO_PASSWORD, session.generation, session.created_ms)
 
     def _remove_ended(self) -> None:
         ended = [key for key, session in self._sessions.items() if self._valid_account(session) is None]
