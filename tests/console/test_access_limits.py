@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ariane.console.limits.access import FULL_ACCESS, Access, Mask, current_access, with_access
+from ariane.console.limits.access_rules import AccessRules
 from ariane.console.security.accounts.roles import ConsoleRole
-from ariane.console.security.limits.access import FULL_ACCESS, Access, Mask, current_access, with_access
-from ariane.console.security.limits.access_rules import AccessRules
 from ariane.errors import ConfigError
 
 RULES = """

@@ -23,7 +23,7 @@ VERSION = "9.13.3"
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 BASE = "http://127.0.0.1:8080"
 CALLBACK = f"{BASE}/login/oidc/callback"
-INSTALL_S = 120  # of npm; without a registry it gives up by itself
+INSTALL_S = 120  # of npm
 
 
 @pytest.fixture(scope="module")

@@ -112,5 +112,5 @@ def test_the_table(method: str, path: str, role: ConsoleRole | None) -> None:
 
 
 def test_unlisted_paths_need_an_admin() -> None:
-    assert requirement("GET", "/unheard-of") == (ConsoleRole.ADMIN, False, False, False)
-    assert requirement("GET", "/api/v1login") == (ConsoleRole.ADMIN, False, False, False)
+    assert requirement("GET", "/unheard-of") == (ConsoleRole.ADMIN, False, False, False, False)
+    assert requirement("GET", "/api/v1login") == (ConsoleRole.ADMIN, False, False, False, False)

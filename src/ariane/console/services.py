@@ -14,6 +14,11 @@ from ariane.client.instance.validation import name_servers
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
 from ariane.console.alerts.alert_service import AlertService
+from ariane.console.limits.access import FULL_ACCESS, current_access, with_access
+from ariane.console.limits.access_rules import AccessRules
+from ariane.console.limits.limited_admin import LimitedAdmin
+from ariane.console.limits.limited_live import LimitedLive
+from ariane.console.limits.limited_pool import LimitedPool
 from ariane.console.live.client_states import ClientStates
 from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
@@ -23,11 +28,6 @@ from ariane.console.security.accounts.authentication import Authenticator
 from ariane.console.security.accounts.sessions import ExternalSessions, SessionStore
 from ariane.console.security.audit_log import AuditLog
 from ariane.console.security.audit_notes import watch_changes
-from ariane.console.security.limits.access import FULL_ACCESS, current_access, with_access
-from ariane.console.security.limits.access_rules import AccessRules
-from ariane.console.security.limits.limited_admin import LimitedAdmin
-from ariane.console.security.limits.limited_live import LimitedLive
-from ariane.console.security.limits.limited_pool import LimitedPool
 from ariane.console.security.oidc.oidc_provider import OidcProvider
 from ariane.console.security.oidc.oidc_settings import read_settings
 from ariane.console.settings import ConsoleSettings

@@ -10,12 +10,12 @@ multiply that by the number of tabs.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from ariane.clock import Clock
 from ariane.cluster.groups.consumer_status import ConsumerStates
 from ariane.console.live.subscription_checks import AdminSource
-from ariane.console.security.limits.access import Access, current_access
 
 VALID_S = 5.0  # shorter than the refresh of the pages: none of them shows the same states twice
 
@@ -41,17 +41,17 @@ class ClientStates:
         self._source = source
         self._clock = clock
         # By group and what the sender may see, in the order of their start.
-        self._fetches: dict[tuple[Access, str], _Fetch] = {}
+        self._fetches: dict[tuple[Hashable, str], _Fetch] = {}
 
-    async def fetch(self, group: str) -> SharedStates:
-        """Return the states of the clients of a group, at most VALID_S old.
+    async def fetch(self, group: str, access: Hashable = None) -> SharedStates:
+        """Return the states of the clients of a group, at most VALID_S old, shared by senders with the same `access`.
 
         Raises:
             ServerUnavailable: no broker is registered.
         """
         now_s = self._clock.monotonic()
         self._drop_old(now_s)
-        key = current_access(), group
+        key = access, group
         if key not in self._fetches:
             self._fetches[key] = _Fetch(now_s, asyncio.create_task(self._ask(group), name=f"clients of {group}"))
         # A tab that is closed does not cancel the fetch of the others.

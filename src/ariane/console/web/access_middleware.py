@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ariane.console.limits.access import FULL_ACCESS, Access, with_access
 from ariane.console.security import request_checks
 from ariane.console.security.accounts.authentication import LoginRefused
 from ariane.console.security.accounts.identity import STATE_KEY, Identity, address_of, identity_of
@@ -26,7 +27,6 @@ from ariane.console.security.accounts.session_cookie import SESSION, cookie_toke
 from ariane.console.security.audit_log import AuditEntry
 from ariane.console.security.audit_notes import AuditNotes, begin_notes
 from ariane.console.security.dashboard_paths import is_dashboard_path
-from ariane.console.security.limits.access import FULL_ACCESS, Access, with_access
 from ariane.console.security.permissions import LOGIN_PATH, Requirement, is_unsafe, requirement
 from ariane.console.security.request_body import CSRF_HEADER, body_max, bounded, take_form_token, too_large
 from ariane.console.web import errors

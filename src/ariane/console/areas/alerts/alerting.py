@@ -11,7 +11,7 @@ from ariane.console.alerts.alert_texts import condition_text
 from ariane.console.alerts.evaluation import AlertState, AlertTransition
 from ariane.console.alerts.silences import AlertSilence
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
-from ariane.console.security.limits.access import current_access
+from ariane.console.limits.access import current_access
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import gettext_noop
 from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys

@@ -19,6 +19,7 @@ from ariane.cluster.groups.consumer_status import (
 from ariane.cluster.groups.group_admin import GroupConnections
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.groups.group_progress import BlockedQueueRow, GroupQueueRow, blocked_row
+from ariane.console.limits.access import current_access
 from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import PartialView, View
 from ariane.protocol.requests.clients import SubscriptionData
@@ -185,7 +186,7 @@ async def group_clients(services: ConsoleServices, group: str) -> GroupClientsVi
     Raises:
         NotFound: no broker has the group; the message lists similar names.
     """
-    states = await services.client_states.fetch(group)
+    states = await services.client_states.fetch(group, current_access())
     if states.found is None:
         await services.admin().check_group(group)
     return clients_view(group, states.found, as_of_ms=states.at_ms)

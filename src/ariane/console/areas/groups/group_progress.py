@@ -12,6 +12,7 @@ from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.brokers.server_views import lag_chart
 from ariane.console.areas.groups.drain_forecast import DrainForecast, forecast_drain
 from ariane.console.areas.reports.chart_history import ChartRange, RangeName, chart_history
+from ariane.console.limits.access import current_access
 from ariane.console.live.client_states import SharedStates
 from ariane.console.live.live_history import group_key
 from ariane.console.live.live_snapshot import GroupRow
@@ -191,7 +192,7 @@ async def group_progress(services: ConsoleServices, group: str, query: ProgressQ
 
 async def _fetch_state(services: ConsoleServices, group: str) -> _GroupState:
     admin = services.admin()
-    lag, states = await asyncio.gather(admin.group_lag(group), services.client_states.fetch(group))
+    lag, states = await asyncio.gather(admin.group_lag(group), services.client_states.fetch(group, current_access()))
     if states.found is None and not any(queue.consumer_offset for queue in lag.queues):
         await admin.check_group(group)
     return _GroupState(lag, await admin.unconsumed_ages(lag), states)

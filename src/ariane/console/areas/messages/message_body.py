@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ariane.console.areas.messages.body_encoding import ENCODINGS, BodyEncoding, decode, guess_encoding
+from ariane.console.limits.access import MASKED
 from ariane.console.texts.translation import gettext_noop
 from ariane.console.texts.visible_text import visible
 from ariane.console.web.view_model import View
@@ -24,6 +25,7 @@ JSON_DEPTH = 200  # deeper documents are shown as text
 
 # What the properties of clients and brokers mean.
 EXPLANATIONS = {
+    MASKED: gettext_noop("Contents that this account may not see"),
     names.KEYS: gettext_noop("Business keys, separated by spaces"),
     names.TAGS: gettext_noop("Tag, by which subscriptions filter"),
     names.WAIT: gettext_noop("Whether the broker responded only after flush and replication"),

@@ -173,7 +173,7 @@ class OidcProvider:
     async def _request(
         self, method: str, url: str, *, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """Return status and JSON object of an answer; an empty object for an error that is none."""
+        """Return status and JSON object of an answer; an empty object for an error of another form."""
         try:
             async with (
                 asyncio.timeout(2 * TIMEOUT_S),

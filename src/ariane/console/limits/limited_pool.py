@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from ariane.console.security.limits.access import CARRIERS, MASK, MASKED, Access, Mask, masks_property, topics_of
-from ariane.console.security.limits.request_needs import GROUP_FIELDS, NEEDS, STATISTICS_KEY, Need
+from ariane.console.limits.access import CARRIERS, MASK, MASKED, Access, Mask, masks_property, topics_of
+from ariane.console.limits.request_needs import GROUP_FIELDS, NEEDS, STATISTICS_KEY, Need
 from ariane.errors import ProtocolError, ReplyError
 from ariane.model import ids
 from ariane.model.message import (

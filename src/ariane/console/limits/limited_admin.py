@@ -8,7 +8,7 @@ from typing import Any
 from ariane.client.instance.send_types import SendResult
 from ariane.cluster.admin import Admin
 from ariane.cluster.messages.replay import ReplayOutcome
-from ariane.console.security.limits.access import MASKED
+from ariane.console.limits.access import MASKED
 from ariane.errors import UsageError
 from ariane.model.message import Message, ReceivedMessage
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from ariane.console.limits.access import Access, current_access
 from ariane.console.live.live_cluster import WAIT_S, SnapshotSource
 from ariane.console.live.live_snapshot import GroupRow, LiveSnapshot, TopicRow
-from ariane.console.security.limits.access import Access, current_access
 
 SNAPSHOTS_MAX = 16  # of different limits; older ones are computed again
 
