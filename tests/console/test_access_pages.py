@@ -245,6 +245,15 @@ def test_accounts_of_brokers(acl: tuple[LocalCluster, TestClient, Path]) -> None
     assert "save account shop-account on 127.0.0.1:" in entries[1]["detail"]
     assert "shop-secret" not in json.dumps(entries)
 
+    # The same changes in the audit log of the broker, by the account with which the console signs.
+    view = client.get("/api/v1/audit/servers", params={"q": "shop-account", "result": "done"}).json()
+    assert (view["unavailable"], view["cut"], view["records"]["total"]) == ([], [], 3)
+    newest = view["records"]["items"][0]
+    assert (newest["request"], newest["account"], newest["proof"]) == ("DELETE_ACL_CONFIG", "root-account", "signature")
+    page = client.get("/audit/servers", params={"result": "done"})
+    assert page.status_code == 200 and "account:shop-account" in page.text
+    assert client.get("/audit/servers", params={"result": "fine"}).status_code == 422
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),

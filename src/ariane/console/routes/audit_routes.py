@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
-from ariane.console.areas.access import audit_trail
+from ariane.console.areas.access import audit_trail, server_audit
 from ariane.console.areas.access.audit_trail import AuditTrailQuery, AuditTrailView
+from ariane.console.areas.access.server_audit import ServerAuditQuery, ServerAuditView
 from ariane.console.web.dependencies import FromQuery, Services
 from ariane.console.web.page_router import PageRouter
 
@@ -19,6 +20,13 @@ api = APIRouter(prefix="/audit", tags=["audit log"])
 async def list_audit_entries(services: Services, query: FromQuery[AuditTrailQuery]) -> AuditTrailView:
     """Return a page of the audit log, newest first."""
     return await audit_trail.audit_trail(services, query)
+
+
+@pages.page("/servers", "audit/servers.html")
+@api.get("/servers")
+async def list_server_audit_records(services: Services, query: FromQuery[ServerAuditQuery]) -> ServerAuditView:
+    """Return a page of the audit logs of the brokers, newest first."""
+    return await server_audit.server_audit(services, query)
 
 
 @pages.get("/export.csv")

@@ -1,0 +1,105 @@
+"""The audit logs of the brokers: who changed what with which account, and refused requests."""
+
+from __future__ import annotations
+
+from ariane.console.areas.admin_results import texts_of
+from ariane.console.services import ConsoleServices
+from ariane.console.texts import preferences
+from ariane.console.texts.translation import gettext_noop
+from ariane.console.web.form_fields import parse_time_range
+from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.view_model import PartialView, View
+from ariane.errors import UsageError
+from ariane.protocol.requests.audit import RESULTS, GetAuditLog
+
+RECORDS_MAX = 1_000  # newest records of each broker that are searched and shown
+RESULT_TEXTS = (
+    gettext_noop("done"), gettext_noop("failed"), gettext_noop("refused"), gettext_noop("unknown"), gettext_noop("lost"),
+)  # fmt: skip
+
+
+class ServerAuditRow(View):
+    """A change of a broker, or a request that was refused."""
+
+    number: int
+    """Count of the broker's records. A gap shows that records are missing."""
+    time_ms: int
+    """Time of the answer."""
+    server: str
+    """Broker name and id."""
+    request: str
+    """Name of the request code."""
+    result: str
+    """`done`, `failed`, `refused`, `unknown` (the client left before the answer) or `lost` (records)."""
+    resource: str
+    """Topics, groups, accounts and settings that the request names."""
+    account: str
+    """Access key of the request."""
+    proof: str
+    """How the account is proven: `signature`, `certificate`, or empty: not at all."""
+    address: str
+    """Where the request came from."""
+    reason: str
+    """Why it failed or was refused."""
+    count: int
+    """Requests that the record stands for."""
+
+
+class ServerAuditQuery(ListQuery):
+    """Which records to return, newest first."""
+
+    since: str = ""
+    """Begin: a duration before now (2h, 7d), or a date and time. Empty: all."""
+    until: str = ""
+    """End; empty: now."""
+    result: str = ""
+    """Only records with this result."""
+
+
+class ServerAuditView(PartialView):
+    """A page of the brokers' audit logs."""
+
+    since: str
+    """Begin of the time range, as in the query."""
+    until: str
+    """End of the time range, as in the query."""
+    result: str
+    """Result, as in the query."""
+    cut: list[str]
+    """Brokers with more records than are searched: only their newest 1,000 are shown."""
+    records: Page[ServerAuditRow]
+    """Records, newest first."""
+
+
+async def server_audit(services: ConsoleServices, query: ServerAuditQuery) -> ServerAuditView:
+    """Return a page of the audit logs of all brokers, newest first.
+
+    Raises:
+        UsageError: a time or the result is invalid, or the range is empty.
+        ServerUnavailable: no broker is registered.
+    """
+    if query.result and query.result not in RESULTS:
+        raise UsageError("result", query.result, f"expected one of: {', '.join(RESULTS)}")
+    now_ms = services.clock.now_ms()
+    since_ms, until_ms = parse_time_range(query.since, query.until, now_ms, zone=preferences.current().zone)
+    selection = GetAuditLog(since_ms or 0, until_ms or 0, result=query.result)
+    async with services.admin() as admin:
+        servers = await admin.select_brokers(with_slaves=True)
+        answers = await admin.audit_records(servers, selection, limit=RECORDS_MAX)
+    rows = [ServerAuditRow.of(record) for _, records in answers.values for record in records]
+    page = paginate(
+        rows, query, name=_search_text, columns={"time": lambda row: row.time_ms}, sort="time", is_descending=True
+    )
+    return ServerAuditView.of(
+        query,
+        as_of_ms=now_ms,
+        unavailable=texts_of(answers.unavailable),
+        cut=sorted(
+            f"{server.broker}:{server.broker_id}" for server, part in answers.values if len(part) == RECORDS_MAX
+        ),
+        records=page,
+    )
+
+
+def _search_text(row: ServerAuditRow) -> str:
+    return f"{row.account} {row.address} {row.request} {row.resource} {row.server} {row.reason} {row.number:09}"
