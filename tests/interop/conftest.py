@@ -35,19 +35,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"Java peers: {reason}"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def java_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServersOf]:
-    """Return the name server and the broker of a release, which tests share: they use topics and groups of their own."""
+    """Return the name server and the broker of a release, which the tests of a module share: each uses its own topics.
+
+    They stop after the module: idle brokers take more CPU time in the rest of a run than starting them again.
+    """
     started: dict[str, JavaServers] = {}
 
-    def servers(release: java.JavaRelease) -> JavaServers:
+    def servers(release: java.JavaRelease, tls: bool) -> JavaServers:
         if release.version not in started:
             if reason := release.available():
                 pytest.skip(f"Java peers: {reason}")
             home = tmp_path_factory.mktemp("java")
-            with_tls = release.quick_start()
-            ns = stack.enter_context(release.name_server(home / "ns", jvm_args=with_tls))
-            broker = stack.enter_context(release.broker(home / "b", ns.addr, properties=BROKER, jvm_args=with_tls))
+            jvm = release.quick_start() if tls else None
+            ns = stack.enter_context(release.name_server(home / "ns", jvm_args=jvm))
+            broker = stack.enter_context(release.broker(home / "b", ns.addr, properties=BROKER, jvm_args=jvm))
             stack.callback(broker.process.kill)  # what it would store when it stops is of no use
             started[release.version] = JavaServers(release, ns.addr, broker.addr)
         return started[release.version]

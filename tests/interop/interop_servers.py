@@ -16,7 +16,7 @@ class JavaServers(NamedTuple):
     broker: str
 
 
-JavaServersOf = Callable[[java.JavaRelease], JavaServers]
+JavaServersOf = Callable[[java.JavaRelease, bool], JavaServers]  # a release, and whether its servers accept TLS
 
 
 def produce(namesrv: str, count: int, *options: str, topic: str = "T") -> list[dict[str, object]]:

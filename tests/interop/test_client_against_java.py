@@ -40,7 +40,7 @@ FAST = ConsumerSettings(commit_interval=0.2)
 
 @pytest.fixture(params=[java.V4, java.V5], ids=lambda release: release.version)
 def peers(request: pytest.FixtureRequest, java_servers: JavaServersOf) -> JavaServers:
-    return java_servers(request.param)
+    return java_servers(request.param, True)
 
 
 _numbers = itertools.count(1)

@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(params=[java.V4, java.V5], ids=lambda release: release.version)
 def peers(request: pytest.FixtureRequest, java_servers: JavaServersOf) -> JavaServers:
-    return java_servers(request.param)
+    return java_servers(request.param, False)
 
 
 @pytest.fixture

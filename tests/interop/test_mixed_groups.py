@@ -40,7 +40,7 @@ def name_server(request: pytest.FixtureRequest, java_servers: JavaServersOf) -> 
         pytest.skip(f"Java peers: {reason}")
     if request.param == "Ariane":
         return request.getfixturevalue("our_name_server")
-    return java_servers({"4.9.4": java.V4, "5.3.3": java.V5}[request.param]).name_server
+    return java_servers({"4.9.4": java.V4, "5.3.3": java.V5}[request.param], False).name_server
 
 
 class Member:
