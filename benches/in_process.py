@@ -1,7 +1,7 @@
 """CPU time of a message inside the broker: the send and the pull path on a real broker's handlers, without sockets.
 
     [ARIANE_IMPL=native|python] python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4]
-        [--depth 128] [--count 50000] [--rounds 5] [--sync] [--steps | --profile]
+        [--depth 128] [--count 50000] [--rounds 5] [--sync] [--signed] [--steps | --profile]
 
 Frames as the Java client sends them are fed to a Connection of ariane.net.connection as a socket would, `depth` in each read. The
 transport discards what is written; the loop runs between reads, so that queue entries are written and flushes happen. Printed is
@@ -28,6 +28,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+import msgspec
 import uvloop
 
 from answers import OPAQUE
@@ -35,11 +36,12 @@ from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from ariane.net.connection import Connection
-from ariane.protocol import command
+from ariane.protocol import command, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
+from ariane.protocol.signing import Credentials
 from servers import environment
 from steps import PULL_STEPS, SEND_STEPS, Step, StepTimes
 
@@ -48,11 +50,12 @@ READ_MAX = 65536  # maximum size of a read from a socket
 FUNCTIONS_SHOWN = 45
 STEPS_COUNT, STEPS_ROUNDS = 100_000, 7
 SHORT_COUNT, SHORT_ROUNDS = 10_000, 2
-OFFSET = 100_000_000_000_000_000  # placeholder with the number of digits of the real offset
 PULLED = 32  # messages of a pull
 PREFIX = Struct(">iI")  # length, form 0 and header size
 SUCCESS = b'{"code":0,'  # what the header of a response without an error begins with
 SEARCHED_MAX = 1000  # bytes of a frame whose successors are searched, not stepped to
+ACCOUNT = Credentials("some-account", "some-secret")
+ACCOUNTS = "accounts: [{accessKey: some-account, secretKey: some-secret, admin: true}]"
 # The properties that a Java producer sends.
 PROPERTIES = "KEYS\x01bench\x02UNIQ_KEY\x017F0000010A9F18B4AAC2000000000000\x02WAIT\x01true\x02TAGS\x01TagA"
 
@@ -128,6 +131,7 @@ def main() -> None:
     parser.add_argument(
         "--sync", action="store_true", help="flush synchronously: the next `depth` sends follow the responses"
     )
+    parser.add_argument("--signed", action="store_true", help="with access control: each request is signed")
     parser.add_argument("--steps", action="store_true", help="measure the steps, too")
     parser.add_argument("--profile", action="store_true", help="print the functions that take most time")
     parser.add_argument("--json", action="store_true", help="print the result as the last line")
@@ -141,6 +145,9 @@ def main() -> None:
 
 
 async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
+    if args.signed:
+        (place / "conf").mkdir()
+        (place / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     settings = BrokerConfig(
         broker_name="broker-a",
         broker_ip1="127.0.0.1",
@@ -150,10 +157,12 @@ async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
         store_path_root_dir=str(place / "store"),
         broker_fast_failure_enable=False,
         flush_disk_type="SYNC_FLUSH" if args.sync else "ASYNC_FLUSH",
+        acl_enable=args.signed,
+        rocketmq_home=str(place) if args.signed else "",
     )
     async with Broker(settings) as broker:
         connection, transport = connected(broker)
-        await feed(connection, transport, [topic(args.queues)])
+        await feed(connection, transport, [topic(args)])
         await feed(connection, transport, sends(max(2_000, 2 * args.queues), args))
         result: dict[str, float] = {}
         rounds = [await timed(connection, transport, list(sends(args.count, args)), args) for _ in range(args.rounds)]
@@ -244,13 +253,21 @@ async def feed(connection: Connection, transport: Nowhere, reads: Iterator[bytes
         await transport.wait_responses(data.count(b'"opaque":'))
 
 
-def topic(queues: int) -> bytes:
-    header = CreateTopic(TOPIC, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
-    return b"".join(command.encode(RequestCode.UPDATE_AND_CREATE_TOPIC, opaque=1, flag=0, fields=encode_header(header)))
+def request(code: int, opaque: int, header: msgspec.Struct, body: bytes, args: argparse.Namespace) -> bytes:
+    """Return the frame of a request, signed if requests are."""
+    fields = encode_header(header)
+    if args.signed:
+        fields = signing.sign(ACCOUNT, fields, body)
+    return b"".join(command.encode(code, opaque=opaque, flag=0, fields=fields, body=body))
+
+
+def topic(args: argparse.Namespace) -> bytes:
+    header = CreateTopic(TOPIC, AUTO_CREATE_TOPIC, args.queues, args.queues, PERM_READ | PERM_WRITE)
+    return request(RequestCode.UPDATE_AND_CREATE_TOPIC, 1, header, b"", args)
 
 
 def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:
-    frames = [send_template(queue, args.queues, args.size) for queue in range(args.queues)]
+    frames = [send_template(queue, args) for queue in range(args.queues)]
     for first in range(0, count, args.depth):
         numbers = range(first, min(count, first + args.depth))
         yield b"".join(
@@ -258,34 +275,24 @@ def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:
         )
 
 
-def send_template(queue: int, queues: int, size: int) -> tuple[bytes, bytes]:
+def send_template(queue: int, args: argparse.Namespace) -> tuple[bytes, bytes]:
     """Return the frame of a send, cut at its opaque."""
     born_ms = int(time.time() * 1000)
-    header = SendMessage("in-process", TOPIC, AUTO_CREATE_TOPIC, queues, queue, 0, born_ms, 0, PROPERTIES, 0)
-    code, body = RequestCode.SEND_MESSAGE_V2, b"x" * size
-    frame = b"".join(command.encode(code, opaque=OPAQUE, flag=0, fields=encode_header(header), body=body))
+    header = SendMessage("in-process", TOPIC, AUTO_CREATE_TOPIC, args.queues, queue, 0, born_ms, 0, PROPERTIES, 0)
+    frame = request(RequestCode.SEND_MESSAGE_V2, OPAQUE, header, b"x" * args.size, args)
     before, _, after = frame.partition(str(OPAQUE).encode())
     return before, after
 
 
 def pulls(count: int, args: argparse.Namespace) -> Iterator[bytes]:
-    headers = [pull_template(queue) for queue in range(args.queues)]
     for offset in range(0, count // args.queues, PULLED):
-        yield b"".join(pull(header, offset, OPAQUE + queue) for queue, header in enumerate(headers))
+        yield b"".join(pull(queue, offset, args) for queue in range(args.queues))
 
 
-def pull_template(queue: int) -> bytes:
-    """Return the header of a pull as a format for offset and opaque."""
-    header = PullMessage("in-process", TOPIC, queue, OFFSET, PULLED, SUBSCRIPTION, 0, 0, "*", 0, None)
-    frame = b"".join(command.encode(RequestCode.PULL_MESSAGE, opaque=OPAQUE, flag=0, fields=encode_header(header)))
-    text = frame[PREFIX.size :].replace(b"%", b"%%")
-    return text.replace(b"%d" % OFFSET, b"%d").replace(b"%d" % OPAQUE, b"%d")
-
-
-def pull(header: bytes, offset: int, opaque: int) -> bytes:
+def pull(queue: int, offset: int, args: argparse.Namespace) -> bytes:
     """Return the frame of a pull at an offset."""
-    text = header % (offset, opaque)
-    return PREFIX.pack(4 + len(text), len(text)) + text
+    header = PullMessage("in-process", TOPIC, queue, offset, PULLED, SUBSCRIPTION, 0, 0, "*", 0, None)
+    return request(RequestCode.PULL_MESSAGE, OPAQUE + queue, header, b"", args)
 
 
 if __name__ == "__main__":

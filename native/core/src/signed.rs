@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -33,7 +34,7 @@ const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 /// Verifies runs of signed requests.
 pub struct SignatureChecker {
-    keys: HashMap<Vec<u8>, Hmac<Sha1>>,    // keyed digests by access key
+    keys: HashMap<Vec<u8>, Hmac<Sha1>>, // keyed digests by access key
     fields: HashMap<i64, Vec<Vec<u8>>>, // names of the fields that `permit` takes, by request code
     scratch: Scratch,
     pub run: SignedRun,
@@ -50,11 +51,11 @@ pub struct SignedRun {
 /// Buffers whose memory is used again.
 #[derive(Default)]
 struct Scratch {
-    fields: Vec<Field>,   // of one header
-    unescaped: Vec<u8>,   // texts of them with escapes
-    order: Vec<usize>,    // of the fields by name; mostly that of the header before
-    access_key: Vec<u8>,  // of the run
-    subject: Vec<u8>,     // code and values that the last request was permitted with
+    fields: Vec<Field>,  // of one header
+    unescaped: Vec<u8>,  // texts of them with escapes
+    order: Vec<usize>,   // of the fields by name; mostly that of the header before
+    access_key: Vec<u8>, // of the run
+    subject: Vec<u8>,    // code and values that the last request was permitted with
     next_subject: Vec<u8>,
     permitted: HashSet<Vec<u8>>, // all subjects of the run
 }
@@ -64,6 +65,32 @@ struct Field {
     name: Range<usize>,
     value: Span,
     whole: Range<usize>, // name and value with all that belongs to them
+    kind: Kind,
+}
+
+/// What a field is for this module.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    AccessKey,
+    Signature,
+    SecurityToken,
+    Other,
+}
+
+impl Kind {
+    /// Return the kind of a field; None if frames with it are not plain.
+    #[inline]
+    fn of(name: &[u8]) -> Option<Self> {
+        match name.len() {
+            0 => None,
+            9 if name == ACCESS_KEY => Some(Self::AccessKey),
+            9 if name == SIGNATURE => Some(Self::Signature),
+            13 if name == SECURITY_TOKEN => Some(Self::SecurityToken),
+            18 if name == UNIQUE_KEY_QUERY => None,
+            _ if name.is_ascii() => Some(Self::Other),
+            _ => None,
+        }
+    }
 }
 
 /// A header whose fields were read.
@@ -144,13 +171,15 @@ impl SignatureChecker {
     ) -> Result<bool, P::Error> {
         let Self { keys, fields, scratch, .. } = self;
         let Some(names) = fields.get(&header.code) else { return Ok(false) };
-        let access_key = scratch.value(frame, ACCESS_KEY);
+        let access_key = scratch.value_of_kind(frame, Kind::AccessKey);
         if !is_first && access_key.unwrap_or_default() != scratch.access_key {
             return Ok(false);
         }
         if let Some(access_key) = access_key {
             let key = keys.get(access_key).filter(|_| !access_key.is_empty());
-            let (Some(key), Some(signature)) = (key, scratch.value(frame, SIGNATURE)) else { return Ok(false) };
+            let (Some(key), Some(signature)) = (key, scratch.value_of_kind(frame, Kind::Signature)) else {
+                return Ok(false);
+            };
             if !scratch.is_signed(frame, key, signature) {
                 return Ok(false);
             }
@@ -171,7 +200,7 @@ impl SignatureChecker {
         if is_first {
             let mut run_key = std::mem::take(&mut scratch.access_key);
             run_key.clear();
-            run_key.extend_from_slice(scratch.value(frame, ACCESS_KEY).unwrap_or_default());
+            run_key.extend_from_slice(scratch.value_of_kind(frame, Kind::AccessKey).unwrap_or_default());
             scratch.access_key = run_key;
         }
         Ok(true)
@@ -187,11 +216,7 @@ impl Scratch {
             Form::Json => self.read_json(frame.header)?,
             Form::Binary => self.read_binary(frame.header)?,
         };
-        self.sort(frame.header);
-        let names = || self.order.iter().map(|index| &frame.header[self.fields[*index].name.clone()]);
-        let is_plain = names().zip(names().skip(1)).all(|(name, next)| name != next)
-            && names().all(|name| name != UNIQUE_KEY_QUERY);
-        is_plain.then_some(header)
+        self.sort(frame.header).then_some(header)
     }
 
     fn read_json(&mut self, header: &[u8]) -> Option<Header> {
@@ -239,13 +264,11 @@ impl Scratch {
             let start = cursor.position();
             let name = cursor.plain_text()?;
             let name_at = start + 1..start + 1 + name.len();
-            if name.is_empty() || !name.is_ascii() {
-                return None;
-            }
+            let kind = Kind::of(name)?;
             cursor.expect(b':')?;
             let value = cursor.text(&mut self.unescaped)?;
             let end = cursor.position();
-            self.fields.push(Field { name: name_at, value, whole: start..end });
+            self.fields.push(Field { name: name_at, value, whole: start..end, kind });
             match cursor.take()? {
                 b',' => {}
                 b'}' => return Some(first..end),
@@ -268,32 +291,48 @@ impl Scratch {
             let value_size = usize::try_from(read_i32(header, value_at - 4)?).ok()?;
             let end = value_at.checked_add(value_size)?;
             let (name, value) = (header.get(name_at..value_at - 4)?, header.get(value_at..end)?);
-            if name.is_empty() || !name.is_ascii() || std::str::from_utf8(value).is_err() {
-                return None;
-            }
+            let kind = Kind::of(name)?;
+            std::str::from_utf8(value).ok()?;
             let (name, value) = (name_at..value_at - 4, Span::of_source(value_at, end));
-            self.fields.push(Field { name, value, whole: position..end });
+            self.fields.push(Field { name, value, whole: position..end, kind });
             position = end;
         }
         Some(Header { code, fields: BINARY_FIELDS_AT..header.len() })
     }
 
-    /// Sort `order` by the names of the fields. That of the last header is mostly right.
-    fn sort(&mut self, header: &[u8]) {
+    /// Sort `order` by the names of the fields; return whether they differ. The order of the last header is mostly right.
+    fn sort(&mut self, header: &[u8]) -> bool {
         let Self { fields, order, .. } = self;
         if order.len() != fields.len() {
             order.clear();
             order.extend(0..fields.len());
         }
         let name = |index: usize| &header[fields[index].name.clone()];
-        if !order.is_sorted_by(|first, second| name(*first) <= name(*second)) {
-            order.sort_by(|first, second| name(*first).cmp(name(*second)));
+        // Most names differ in their first bytes, of which there is one.
+        let is_less = |first: usize, second: usize| match name(first)[0].cmp(&name(second)[0]) {
+            Ordering::Equal => name(first) < name(second),
+            order => order == Ordering::Less,
+        };
+        if order.is_sorted_by(|first, second| is_less(*first, *second)) {
+            return true;
         }
+        order.sort_by(|first, second| name(*first).cmp(name(*second)));
+        order.is_sorted_by(|first, second| is_less(*first, *second))
     }
 
     /// Return the value of a field; None if it is absent, as an empty one in a ROCKETMQ header is.
     fn value<'a>(&'a self, frame: &Frame<'a>, name: &[u8]) -> Option<&'a [u8]> {
-        let field = self.fields.iter().find(|field| &frame.header[field.name.clone()] == name)?;
+        let name_of = |field: &Field| &frame.header[field.name.clone()];
+        let is_named = |field: &&Field| name_of(field)[0] == name[0] && name_of(field) == name;
+        self.value_of(frame, self.fields.iter().find(is_named)?)
+    }
+
+    /// Return the value of the field of a kind.
+    fn value_of_kind<'a>(&'a self, frame: &Frame<'a>, kind: Kind) -> Option<&'a [u8]> {
+        self.value_of(frame, self.fields.iter().find(|field| field.kind == kind)?)
+    }
+
+    fn value_of<'a>(&'a self, frame: &Frame<'a>, field: &Field) -> Option<&'a [u8]> {
         let value = field.value.bytes(frame.header, &self.unescaped);
         (frame.form == Form::Json || !value.is_empty()).then_some(value)
     }
@@ -302,7 +341,7 @@ impl Scratch {
     fn is_signed(&self, frame: &Frame<'_>, key: &Hmac<Sha1>, signature: &[u8]) -> bool {
         let mut digest = key.clone();
         for field in self.order.iter().map(|index| &self.fields[*index]) {
-            if &frame.header[field.name.clone()] != SIGNATURE {
+            if field.kind != Kind::Signature {
                 digest.update(field.value.bytes(frame.header, &self.unescaped));
             }
         }
@@ -323,16 +362,17 @@ impl Scratch {
     }
 
     /// Return whether a request is permitted; None if a text is not UTF-8, which headers that were read exclude.
-    fn ask<P: Permit>(
-        &self,
-        frame: &Frame<'_>,
+    fn ask<'a, P: Permit>(
+        &'a self,
+        frame: &Frame<'a>,
         code: i64,
         names: &[Vec<u8>],
         permit: &mut P,
     ) -> Option<Result<bool, P::Error>> {
-        let text = |name: &[u8]| self.value(frame, name).map(std::str::from_utf8).transpose().ok();
-        let values: Vec<Option<&str>> = names.iter().map(|name| text(name)).collect::<Option<_>>()?;
-        Some(permit.permit(text(ACCESS_KEY)?.unwrap_or_default(), code, &values))
+        let text = |value: Option<&'a [u8]>| value.map(std::str::from_utf8).transpose().ok();
+        let values: Vec<_> = names.iter().map(|name| text(self.value(frame, name))).collect::<Option<_>>()?;
+        let access_key = text(self.value_of_kind(frame, Kind::AccessKey))?;
+        Some(permit.permit(access_key.unwrap_or_default(), code, &values))
     }
 
     /// Append a frame without the fields of its signature.
@@ -341,16 +381,14 @@ impl Scratch {
         out.extend_from_slice(&[0; PREFIX_SIZE]);
         let fields_start = out.len() + header.fields.start;
         out.extend_from_slice(&frame.header[..header.fields.start]);
-        let mut is_first = true;
-        for field in &self.fields {
-            if matches!(&frame.header[field.name.clone()], ACCESS_KEY | SIGNATURE | SECURITY_TOKEN) {
-                continue;
+        // Fields next to each other are copied together, with the commas of JSON between them.
+        for kept in self.fields.split(|field| field.kind != Kind::Other) {
+            if let (Some(first), Some(last)) = (kept.first(), kept.last()) {
+                if frame.form == Form::Json && out.len() > fields_start {
+                    out.push(b',');
+                }
+                out.extend_from_slice(&frame.header[first.whole.start..last.whole.end]);
             }
-            if frame.form == Form::Json && !is_first {
-                out.push(b',');
-            }
-            is_first = false;
-            out.extend_from_slice(&frame.header[field.whole.clone()]);
         }
         if frame.form == Form::Binary {
             let size = out.len() - fields_start;

@@ -1,10 +1,11 @@
 //! Single requests before a load: creation of a topic, the first offsets of its queues.
 
 use std::io::Write;
-use std::time::Duration;
 
 use crate::connection::{connect, Input};
 use crate::frame::{Form, Frame};
+use crate::options::CommonOptions;
+use crate::signing::{self, Account};
 
 const UPDATE_AND_CREATE_TOPIC: i16 = 17;
 const GET_MAX_OFFSET: i16 = 30;
@@ -16,13 +17,14 @@ pub struct AdminConnection {
     stream: std::net::TcpStream,
     input: Input,
     opaque: i32,
+    account: Option<Account>,
 }
 
 impl AdminConnection {
-    pub fn open(broker: &str, timeout: Duration) -> Result<AdminConnection, String> {
-        let stream = connect(broker)?;
-        stream.set_read_timeout(Some(timeout)).map_err(|error| error.to_string())?;
-        Ok(AdminConnection { stream, input: Input::default(), opaque: 0 })
+    pub fn open(options: &CommonOptions) -> Result<AdminConnection, String> {
+        let stream = connect(&options.broker)?;
+        stream.set_read_timeout(Some(options.timeout)).map_err(|error| error.to_string())?;
+        Ok(AdminConnection { stream, input: Input::default(), opaque: 0, account: options.account.clone() })
     }
 
     /// Create a topic with so many queues, or change the number of its queues.
@@ -67,7 +69,7 @@ impl AdminConnection {
         take: impl Fn(&Frame<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
         self.opaque += 1;
-        let request = Form::Json.encode(code, self.opaque, fields, b"").bytes;
+        let request = signing::encode(Form::Json, code, self.opaque, fields, self.account.as_ref()).bytes;
         self.stream.write_all(&request).map_err(|error| error.to_string())?;
         loop {
             while let Some(frame) = self.input.next_frame()? {

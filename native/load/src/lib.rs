@@ -20,5 +20,6 @@ pub mod report;
 pub mod responder;
 pub mod send;
 pub mod send_template;
+pub mod signing;
 pub mod slots;
 pub mod tally;

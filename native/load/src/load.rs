@@ -37,7 +37,7 @@ impl CpuTimes {
 pub fn send(options: &SendOptions) -> Result<Report, String> {
     let common = &options.common;
     if options.create_topic {
-        AdminConnection::open(&common.broker, common.timeout)?.create_topic(&common.topic, common.queues)?;
+        AdminConnection::open(common)?.create_topic(&common.topic, common.queues)?;
     }
     CpuTimes::read(common.pid)?; // a wrong --pid fails before the load
     let ends = options.readable.map(|_| queue_ends(common)).transpose()?;
@@ -105,6 +105,7 @@ pub fn pull(options: &PullOptions) -> Result<Report, String> {
         batch: options.batch,
         expression: options.expression.clone(),
         check_bodies: options.check_bodies,
+        account: common.account.clone(),
     };
     let schedule = PullSchedule {
         clock: LoadClock::start(),
@@ -139,19 +140,19 @@ fn first_offsets(options: &PullOptions) -> Result<Vec<i64>, String> {
     if let Some(offset) = options.from {
         return Ok(vec![offset; common.queues as usize]);
     }
-    let mut admin = AdminConnection::open(&common.broker, common.timeout)?;
+    let mut admin = AdminConnection::open(common)?;
     (0..common.queues).map(|queue| admin.min_offset(&common.topic, queue)).collect()
 }
 
 /// Return the end of each queue.
 fn queue_ends(common: &CommonOptions) -> Result<Vec<i64>, String> {
-    let mut admin = AdminConnection::open(&common.broker, common.timeout)?;
+    let mut admin = AdminConnection::open(common)?;
     (0..common.queues).map(|queue| admin.max_offset(&common.topic, queue)).collect()
 }
 
 /// Wait until each queue has as many messages more as were accepted. A queue that does not grow for the time-out is an error.
 fn wait_readable(common: &CommonOptions, ends: &[i64], accepted: &[u64], timeout: Duration) -> Result<(), String> {
-    let mut admin = AdminConnection::open(&common.broker, common.timeout)?;
+    let mut admin = AdminConnection::open(common)?;
     for (queue, (end, accepted)) in ends.iter().zip(accepted).enumerate() {
         let expected = end + *accepted as i64;
         let (mut last, mut since) = (-1, Instant::now());

@@ -9,6 +9,7 @@ use lexopt::prelude::*;
 
 use crate::frame::Form;
 use crate::send_template::{MessageShape, SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2};
+use crate::signing::Account;
 use crate::slots::IN_FLIGHT_MAX;
 
 pub const HELP: &str = "\
@@ -29,6 +30,7 @@ Options of send and pull:
   --duration SECONDS    End of sending; send without --messages: [10]
   --timeout SECONDS     Longest time without an answer [30]; for --readable,
                         without a new message in a queue [600]
+  --account KEY:SECRET  Sign requests with this access key and secret key
   --pid PID             Report the CPU time of this process (the broker's), too
   --latency-file FILE   Write the histogram: microseconds and count of a bucket
   --json                Print one line of JSON
@@ -87,6 +89,7 @@ pub struct CommonOptions {
     pub group: String,
     pub duration: Option<Duration>,
     pub timeout: Duration,
+    pub account: Option<Account>,
     pub pid: Option<u32>,
     pub latency_file: Option<PathBuf>,
     pub json: bool,
@@ -129,6 +132,7 @@ struct Typed {
     group: Option<String>,
     duration: Option<Duration>,
     timeout: Option<Duration>,
+    account: Option<Account>,
     pid: Option<u32>,
     latency_file: Option<PathBuf>,
     json: bool,
@@ -159,6 +163,7 @@ const COMMON: &[&str] = &[
     "group",
     "duration",
     "timeout",
+    "account",
     "pid",
     "latency-file",
     "json",
@@ -235,6 +240,9 @@ impl Typed {
             "group" => self.group = Some(value.to_owned()),
             "duration" => self.duration = Some(seconds(name, value)?),
             "timeout" => self.timeout = Some(seconds(name, value)?),
+            "account" => {
+                self.account = Some(Account::parse(value).ok_or("Invalid --account: expected ACCESS_KEY:SECRET_KEY.")?)
+            }
             "pid" => self.pid = Some(within(name, value, 1, u32::MAX)?),
             "latency-file" => self.latency_file = Some(value.into()),
             "messages" => self.messages = Some(within(name, value, 1, u64::MAX >> 20)?),
@@ -270,6 +278,7 @@ impl Typed {
             group: self.group.take().unwrap_or_else(|| "ariane-load".to_owned()),
             duration: self.duration.or(duration),
             timeout: self.timeout.unwrap_or(Duration::from_secs(30)),
+            account: self.account.take(),
             pid: self.pid,
             latency_file: self.latency_file.take(),
             json: self.json,
@@ -306,6 +315,7 @@ impl Typed {
             batch,
             with_keys: self.keys,
             tag: self.tag,
+            account: common.account.clone(),
         };
         Ok(SendOptions {
             common,
@@ -406,6 +416,7 @@ mod tests {
             ("send --broker h:1 --code 320 --batch 5 --messages 12", "expected a multiple of --batch 5"),
             ("send --broker h:1 --messages 5 --duration 5", "exclude each other"),
             ("send --broker h:1 --header xml", "Invalid --header 'xml'"),
+            ("send --broker h:1 --account key", "Invalid --account: expected ACCESS_KEY:SECRET_KEY."),
             ("send --broker h:1 --from 5", "Unknown option --from of send"),
             ("send --broker h:1 extra", "extra"),
             ("send --broker", "Option --broker needs a value."),

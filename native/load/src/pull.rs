@@ -14,6 +14,7 @@ use crate::connection::Connection;
 use crate::frame::{Form, Frame};
 use crate::ready::{wait, LoadClock};
 use crate::records::Expected;
+use crate::signing::{self, Account};
 use crate::slots::Slots;
 use crate::tally::Tally;
 
@@ -38,6 +39,7 @@ pub struct PullShape {
     /// Subscription expression: tags, or `*`.
     pub expression: String,
     pub check_bodies: bool,
+    pub account: Option<Account>,
 }
 
 /// When pulls end; times in ns since the start.
@@ -257,7 +259,7 @@ fn pull_frame(shape: &PullShape, queue: u32, offset: i64, opaque: i32) -> Vec<u8
         ("subVersion", "0"),
         ("expressionType", "TAG"),
     ];
-    shape.form.encode(PULL_MESSAGE, opaque, &fields, b"").bytes
+    signing::encode(shape.form, PULL_MESSAGE, opaque, &fields, shape.account.as_ref()).bytes
 }
 
 #[cfg(test)]
@@ -266,7 +268,7 @@ mod tests {
 
     fn shape() -> PullShape {
         let (group, topic, expression) = ("G".to_owned(), "T".to_owned(), "*".to_owned());
-        PullShape { form: Form::Json, group, topic, batch: 32, expression, check_bodies: true }
+        PullShape { form: Form::Json, group, topic, batch: 32, expression, check_bodies: true, account: None }
     }
 
     /// Return whether a queue at `offset` is pulled again after an answer, and its next offset.

@@ -5,6 +5,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::frame::{find, set_length, Form};
+use crate::signing::{sorted_values, Account, ACCESS_KEY, SIGNATURE};
 
 pub const SEND_MESSAGE: i16 = 10;
 pub const SEND_MESSAGE_V2: i16 = 310;
@@ -27,6 +28,7 @@ pub struct MessageShape {
     pub batch: usize,
     pub with_keys: bool,
     pub tag: Option<String>,
+    pub account: Option<Account>,
 }
 
 /// Hexadecimal digits of a key: a fixed part for each connection and a number.
@@ -41,11 +43,22 @@ struct Header {
     opaque_at: usize,
     born_at: usize,
     keys: Vec<KeyPosition>,
+    signed: Option<SignedValues>,
+}
+
+/// What the signature of a header is computed of.
+struct SignedValues {
+    /// Values of all fields in the order of their names.
+    bytes: Vec<u8>,
+    born_at: usize,
+    keys: Vec<KeyPosition>,
+    signature_at: usize, // in the header
 }
 
 /// Frames of one connection.
 pub struct SendTemplates {
     form: Form,
+    account: Option<Account>,
     headers: Vec<Header>,
     body: Vec<u8>,
     body_keys: Vec<KeyPosition>,
@@ -78,7 +91,14 @@ impl SendTemplates {
         let outer = if is_batch { "WAIT\u{1}true" } else { &own };
         let body_keys = if is_batch { batch_keys(&body) } else { Vec::new() };
         let headers = (0..shape.queues).map(|queue| header(shape, queue, outer, body.len())).collect();
-        SendTemplates { form: shape.form, headers, body, body_keys, batch: shape.batch as u64 }
+        SendTemplates {
+            form: shape.form,
+            account: shape.account.clone(),
+            headers,
+            body,
+            body_keys,
+            batch: shape.batch as u64,
+        }
     }
 
     /// Append the frame of a request to a queue. `number` counts the requests of the connection.
@@ -99,6 +119,15 @@ impl SendTemplates {
         }
         for key in &self.body_keys {
             write_hexadecimal(&mut body[key.at..][..16], first.wrapping_add(key.index));
+        }
+        if let Some((account, signed)) = self.account.as_ref().zip(header.signed.as_ref()) {
+            let mut values = signed.bytes.clone();
+            values[signed.born_at..][..13].copy_from_slice(born);
+            for key in &signed.keys {
+                write_hexadecimal(&mut values[key.at..][..16], first);
+            }
+            let signature = account.signature(&values, body);
+            head[signed.signature_at..][..signature.len()].copy_from_slice(&signature);
         }
     }
 }
@@ -131,14 +160,31 @@ fn header(shape: &MessageShape, queue: u32, properties: &str, body: usize) -> He
         ("m", "batch", is_batch),
     ];
     let is_long = shape.code == SEND_MESSAGE;
-    let fields = values.map(|(letter, name, value)| (if is_long { name } else { letter }, value));
+    let mut fields = values.map(|(letter, name, value)| (if is_long { name } else { letter }, value)).to_vec();
+    let signature = "=".repeat(28);
+    let mut signed = None;
+    if let Some(account) = &shape.account {
+        fields.push((ACCESS_KEY, &account.access_key));
+        signed = Some(sorted_values(&fields));
+        fields.push((SIGNATURE, &signature));
+    }
     let mut encoded = shape.form.encode(shape.code, 1_000_000_000, &fields, b"");
     set_length(&mut encoded.bytes, body);
     let (born, own) = (encoded.values[6].start, encoded.values[8].clone());
     let separator: &[u8] = if shape.form == Form::Json { b"\\u0001" } else { b"\x01" };
     let keys = key_positions(&encoded.bytes[own.clone()], separator);
     let keys = keys.into_iter().map(|at| KeyPosition { at: own.start + at, index: 0 }).collect();
-    Header { bytes: encoded.bytes, opaque_at: encoded.opaque_at, born_at: born, keys }
+    let signed = signed.map(|(values, starts)| {
+        let own = starts[8]..starts[8] + properties.len();
+        let keys = key_positions(&values.as_bytes()[own.clone()], b"\x01").into_iter();
+        SignedValues {
+            keys: keys.map(|at| KeyPosition { at: own.start + at, index: 0 }).collect(),
+            bytes: values.into_bytes(),
+            born_at: starts[6],
+            signature_at: encoded.values.last().map_or(0, |value| value.start),
+        }
+    });
+    Header { bytes: encoded.bytes, opaque_at: encoded.opaque_at, born_at: born, keys, signed }
 }
 
 /// Return the positions of the numbers in KEYS and UNIQ_KEY.
@@ -196,7 +242,18 @@ mod tests {
     fn shape(form: Form, code: i16) -> MessageShape {
         let (group, topic) = ("G".to_owned(), "UNIQ_KEY".to_owned());
         let batch = if code == SEND_BATCH_MESSAGE { 3 } else { 1 };
-        MessageShape { form, code, group, topic, queues: 12, size: 5, batch, with_keys: true, tag: Some("A".into()) }
+        MessageShape {
+            form,
+            code,
+            group,
+            topic,
+            queues: 12,
+            size: 5,
+            batch,
+            with_keys: true,
+            tag: Some("A".into()),
+            account: None,
+        }
     }
 
     fn frame(form: Form, code: i16) -> Vec<u8> {
@@ -240,6 +297,41 @@ mod tests {
             rest = &rest[size..];
         }
         assert_eq!(numbers, [0x2a * 3, 0x2a * 3 + 1, 0x2a * 3 + 2]);
+    }
+
+    #[test]
+    fn signed_messages_have_the_signature_of_their_own_values() {
+        for (form, code) in [(Form::Json, 310), (Form::Binary, 10), (Form::Json, 320)] {
+            let account = Account::parse("some-account:some-secret").unwrap();
+            let shape = MessageShape { account: Some(account.clone()), ..shape(form, code) };
+            let mut bytes = Vec::new();
+            SendTemplates::new(&shape, 9).append(&mut bytes, 11, 7, b"1795240089807", 0x2a);
+            let frame = Frame::parse(&bytes).unwrap();
+            let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "m"];
+            let names = if code == 10 {
+                [
+                    "producerGroup",
+                    "topic",
+                    "defaultTopic",
+                    "defaultTopicQueueNums",
+                    "queueId",
+                    "sysFlag",
+                    "bornTimestamp",
+                    "flag",
+                    "properties",
+                    "reconsumeTimes",
+                    "unitMode",
+                    "batch",
+                ]
+            } else {
+                names
+            };
+            let texts: Vec<String> = names.iter().map(|name| frame.text(name).unwrap()).collect();
+            let mut fields: Vec<(&str, &str)> = names.into_iter().zip(texts.iter().map(String::as_str)).collect();
+            fields.push((ACCESS_KEY, "some-account"));
+            let signature = account.signature(sorted_values(&fields).0.as_bytes(), frame.body);
+            assert_eq!(frame.text(SIGNATURE).unwrap().as_bytes(), signature);
+        }
     }
 
     #[test]
