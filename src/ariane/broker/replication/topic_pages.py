@@ -46,7 +46,7 @@ def reply(
     if len(topics.names()) <= PAGE_TOPICS:
         table = topics.table()
         return Reply(
-            fields={}, body=fastjson.write(MasterTopicTable(table.data_version, table.topic_config_table, deleted))
+            fields={}, body=_encode(table.data_version, [msgspec.json.encode(table.topic_config_table)], deleted)
         )
     return shared.get("topics", lambda: _whole(topics, dict(deletions) or None))
 
@@ -56,9 +56,10 @@ def _page(
 ) -> Reply:
     version = topics.version
     if DataVersion(request.known_counter, request.known_timestamp) == version:
-        return Reply(fields={}, body=fastjson.write(MasterTopicTable(version, {}, deleted)))
+        return Reply(fields={}, body=_encode(version, [], deleted))
     names = topics.names()
-    body = fastjson.write(MasterTopicTable(version, _configs(topics, names[offset : offset + PAGE_TOPICS]), deleted))
+    configs = msgspec.json.encode(_configs(topics, names[offset : offset + PAGE_TOPICS]))
+    body = _encode(version, [configs], deleted)
     more = {"nextOffset": str(offset + PAGE_TOPICS)} if offset + PAGE_TOPICS < len(names) else {}
     return Reply(fields=more, body=body)
 
@@ -68,14 +69,19 @@ async def _whole(topics: TopicRegistry, deleted: dict[str, TopicDeletion] | None
     version, names = topics.version, topics.names()
     pieces = []
     for start in range(0, len(names), PAGE_TOPICS):
-        # Topic names are ASCII, so standard JSON is what fastjson prints, in a tenth of the time.
-        piece = msgspec.json.encode(_configs(topics, names[start : start + PAGE_TOPICS]))[1:-1]
-        if piece:
-            pieces.append(piece)
+        pieces.append(msgspec.json.encode(_configs(topics, names[start : start + PAGE_TOPICS])))
         await asyncio.sleep(0)
+    return Reply(fields={}, body=_encode(version, pieces, deleted))
+
+
+def _encode(version: DataVersion, tables: list[bytes], deleted: dict[str, TopicDeletion] | None) -> bytes:
+    """Return the JSON of a MasterTopicTable whose topics are those of several objects.
+
+    Topic names are ASCII, so standard JSON is what fastjson prints, in a twentieth of the time.
+    """
     member = b"" if deleted is None else b',"deletedTopics":' + fastjson.write(deleted)
     head = b'{"dataVersion":' + fastjson.write(version) + member + b',"topicConfigTable":{'
-    return Reply(fields={}, body=b"".join((head, b",".join(pieces), b"}}")))
+    return b"".join((head, b",".join(table[1:-1] for table in tables if table != b"{}"), b"}}"))
 
 
 def _configs(topics: TopicRegistry, names: list[str]) -> dict[str, TopicConfig]:
