@@ -209,3 +209,22 @@ def test_the_topic_that_is_checked_is_the_one_that_is_stored_to(form: int) -> No
     pieces = commands.encode(RequestCode.SEND_MESSAGE, opaque=1, flag=0, fields=fields, form=form)
     [received] = FrameReader().feed(b"".join(pieces))
     assert decode_header(commands.decode(received), SendMessage, LONG_NAMES).topic == "orders"
+
+
+def test_a_connection_counts_for_the_account_of_its_run() -> None:
+    turns = Turns()
+    signed, _ = signed_turns(turns)
+    quotas = signed._limits.quotas
+    quotas.set_limits({"accountConnectionsMax": 1})
+    for number in (1, 2, 3):
+        quotas.open(number, "10.0.0.1")
+    assert serve_all(signed, [frame(b"a")], make_peer(1, ("10.0.0.1", 1))) == []
+    assert serve_all(signed, [frame(b"b")], make_peer(2, ("10.0.0.1", 2))) == [
+        0
+    ]  # refused by the check of single requests
+    assert serve_all(signed, [frame(b"c", OTHER)], make_peer(3, ("10.0.0.1", 3))) == []
+    assert [quotas.server.connections[number].account for number in (1, 2, 3)] == [
+        "writer-account",
+        None,
+        "other-account",
+    ]

@@ -93,7 +93,8 @@ class SignedTurns:
                 if len(self._decisions) >= DECISIONS_MAX:
                     self._decisions.clear()
                 self._decisions[subject] = decision
-            return decision
+            # A refusal is left to the check of single requests.
+            return decision and (not access_key or self._limits.quotas.identify(peer.id, access_key) is None)
 
         return self._checker.check(data, position, self._limits.header_max, FRAMES_MAX, permit)
 
