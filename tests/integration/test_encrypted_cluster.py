@@ -119,5 +119,5 @@ def test_a_slave_sends_no_handshake_to_a_java_master() -> None:
 
     with pytest.raises(ConnectionLost, match="because it is Java's; set haTls=false"):
         asyncio.run(require_ariane(Master(), "10.0.0.1:10911"))  # type: ignore[arg-type]
-    with pytest.raises(ConnectionLost, match="haTls needs a name server"):
+    with pytest.raises(ConnectionLost, match="haTls and haAclEnable need a name server"):
         asyncio.run(require_ariane(Master(), None))  # type: ignore[arg-type]

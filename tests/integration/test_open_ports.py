@@ -86,19 +86,3 @@ def test_the_doctor_finds_insecure_servers(tmp_path: Path, monkeypatch: pytest.M
 
     broker, names = asyncio.run(findings()).values()
     assert "delete messages" in broker and "insecure=true" in names
-
-
-@pytest.mark.usefixtures("public")
-def test_access_control_does_not_cover_the_replication_port(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    (conf / "plain_acl.yml").write_text("accounts:\n- accessKey: rocketmq2\n  secretKey: 12345678\n  admin: true\n")
-
-    async def start() -> None:
-        settings = {"acl_enable": True, "rocketmq_home": str(tmp_path), "tls_server_mode": "enforcing"}
-        async with Broker(broker_config(tmp_path / "store", "", **settings)):
-            pass
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(start())
-    assert "replication port sends anyone all messages" in notices(caplog)[-1]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ariane.broker.broker import Broker
 from ariane.client.push_consumer import PushConsumer
@@ -325,3 +328,36 @@ def test_a_promoted_slave_delivers_pending_messages_exactly_once(tmp_path: Path)
             assert late == [b"late %d" % number for number in range(5)]
 
     with_pair(tmp_path, work)
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: cluster-account, secretKey: cluster-secret, admin: true, brokers: [broker-a]}
+- {accessKey: reader-account, secretKey: reader-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+"""
+
+
+@pytest.mark.parametrize(("account", "is_served"), [("cluster", True), ("reader", False)])
+def test_a_master_serves_only_slaves_that_prove_an_account(
+    account: str, is_served: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    common = {"acl_enable": True, "ha_acl_enable": True, "rocketmq_home": str(tmp_path), "broker_name": "broker-a"}
+
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master", **common) as master:
+            master._state.topics.get_or_create_internal("T", 1)
+            keys = {"access_key": f"{account}-account", "secret_key": f"{account}-secret"}
+            async with servers.slave(**common, **keys) as slave:
+                if is_served:
+                    await until(lambda: master._feed.has_slaves)
+                    # Requests for the tables are signed by the same account.
+                    await until(lambda: slave._state.topics.get("T") is not None)
+                else:
+                    await until(lambda: "does not have broker:broker-a" in caplog.text)
+                    assert not master._feed.has_slaves
+
+    with caplog.at_level(logging.INFO):
+        with_pair(tmp_path, work)
+    assert "-secret" not in caplog.text

@@ -22,7 +22,8 @@ ENFORCING = {"tls_server_mode": "enforcing", **FILES}
 CERTIFIED = {
     "tls_server_need_client_auth": "require", "tls_server_auth_client": True, "tls_server_trust_cert_path": "ca.pem",
 }  # fmt: skip
-SAFE = {**PUBLIC, **ACL, **ENFORCING}
+REPLICATION = {"ha_tls": True, "ha_acl_enable": True}
+SAFE = {**PUBLIC, **ACL, **ENFORCING, **REPLICATION}
 
 
 def gaps(**settings: Any) -> dict[str, bool]:
@@ -36,19 +37,22 @@ def gaps(**settings: Any) -> dict[str, bool]:
         ({}, []),
         ({"broker_ip1": "127.0.0.1"}, []),
         ({"bind_address": "localhost"}, []),
-        (PUBLIC, ["access", "encryption"]),
-        ({"bind_address": "10.1.2.3"}, ["access", "encryption"]),
-        ({"bind_address": "::"}, ["access", "encryption"]),
-        ({"broker_ip1": "10.1.2.3"}, ["access", "encryption"]),
-        ({**PUBLIC, **ACL}, ["encryption"]),
-        ({**PUBLIC, **ACL, **FILES}, []),
-        ({**PUBLIC, **ACL, **FILES, "tls_test_mode_enable": "true"}, ["encryption"]),
-        ({**PUBLIC, **ACL, "tls_server_mode": "enforcing"}, []),
-        ({**PUBLIC, **ACL, **FILES, "tls_server_mode": "disabled"}, ["encryption"]),
-        ({**PUBLIC, **ENFORCING}, ["access"]),
-        ({**PUBLIC, **ENFORCING, **CERTIFIED}, []),
-        ({**PUBLIC, **FILES, **CERTIFIED}, ["access"]),
-        ({**PUBLIC, **ENFORCING, **CERTIFIED, "tls_server_trust_cert_path": ""}, ["access"]),
+        (PUBLIC, ["access", "encryption", "replication"]),
+        ({"bind_address": "10.1.2.3"}, ["access", "encryption", "replication"]),
+        ({"bind_address": "::"}, ["access", "encryption", "replication"]),
+        ({"broker_ip1": "10.1.2.3"}, ["access", "encryption", "replication"]),
+        ({**PUBLIC, **ACL}, ["encryption", "replication"]),
+        ({**PUBLIC, **ACL, **FILES}, ["replication"]),
+        ({**PUBLIC, **ACL, **FILES, **REPLICATION}, []),
+        ({**PUBLIC, **ACL, **FILES, "tls_test_mode_enable": "true"}, ["encryption", "replication"]),
+        ({**PUBLIC, **ACL, "tls_server_mode": "enforcing", **REPLICATION}, []),
+        ({**PUBLIC, **ACL, **FILES, "tls_server_mode": "disabled"}, ["encryption", "replication"]),
+        ({**PUBLIC, **ACL, **ENFORCING, "ha_acl_enable": True}, ["replication"]),
+        ({**PUBLIC, **ACL, **ENFORCING, "ha_tls": True}, ["replication"]),
+        ({**PUBLIC, **ENFORCING}, ["access", "replication"]),
+        ({**PUBLIC, **ENFORCING, **CERTIFIED, "ha_tls": True}, []),
+        ({**PUBLIC, **FILES, **CERTIFIED, "ha_tls": True}, ["access"]),
+        ({**PUBLIC, **ENFORCING, **CERTIFIED, "tls_server_trust_cert_path": ""}, ["access", "replication"]),
         (SAFE, []),
     ],
 )
@@ -59,11 +63,11 @@ def test_public_ports_need_access_control_and_encryption(settings: dict[str, Any
 @pytest.mark.parametrize(
     ("settings", "warnings"),
     [
-        ({**PUBLIC, **ACL, **FILES}, ["plain connections", "replication"]),
-        ({**PUBLIC, **ACL, "tls_server_mode": "enforcing"}, ["certificate", "replication"]),
-        (SAFE, ["replication"]),
-        ({**SAFE, "metrics_port": 9464}, ["metrics", "replication"]),
-        ({**SAFE, **CERTIFIED, "ha_tls": True, "metrics_port": 9464}, []),
+        ({**PUBLIC, **ACL, **FILES, **REPLICATION}, ["plain connections"]),
+        ({**PUBLIC, **ACL, "tls_server_mode": "enforcing", **REPLICATION}, ["certificate"]),
+        (SAFE, []),
+        ({**SAFE, "metrics_port": 9464}, ["metrics"]),
+        ({**SAFE, **CERTIFIED, "metrics_port": 9464}, []),
     ],
 )
 def test_what_remains_open_is_a_warning(settings: dict[str, Any], warnings: list[str]) -> None:

@@ -59,6 +59,7 @@ class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
     default_group_perm: str | None = None  # for groups without an entry; None: DENY
     topic_perms: tuple[str, ...] | None = None  # entries `topic=permission`
     group_perms: tuple[str, ...] | None = None  # entries `group=permission`
+    brokers: tuple[str, ...] | None = None  # not in 4.9.4: names that it registers and replicates; `*`: all
 
     def __repr__(self) -> str:
         return f"AccountEntry({self.access_key!r}, ...)"
@@ -132,6 +133,8 @@ class Account(NamedTuple):
 
     def has_permission(self, need: RequiredPermission) -> bool:
         """Return whether the account has a permission, explicitly or by default."""
+        if need.right is Permission.REGISTER:
+            return not {need.resource, "*"}.isdisjoint(self.entry.brokers or ())
         default = self.default_group if need.resource.startswith(RETRY_PREFIX) else self.default_topic
         return bool(self.resources.get(need.resource, default) & need.right)
 
@@ -246,6 +249,20 @@ class Acl:
         if not is_verified and not verify(account.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
         return self._missing_permission(account, code, fields, body, read_record)
+
+    def broker_denial(self, broker: str, fields: Mapping[str, str], body: bytes) -> str | None:
+        """Return why signed fields are not from an account that may replicate a broker, None if they are.
+
+        Allow lists prove nothing.
+        """
+        access_key = fields.get(ACCESS_KEY, "")
+        account = self._accounts.get(access_key)
+        if account is None or not verify(account.entry.secret_key, fields, body):
+            return f"no valid signature of an account, accessKey={_shown(access_key)}"
+        need = RequiredPermission(broker, Permission.REGISTER)
+        if (account.entry.admin and not account.resources) or account.has_permission(need):
+            return None
+        return f"the account {access_key} does not have {need}"
 
     def identity(self, fields: Mapping[str, str], body: bytes, ip: str, names: Sequence[str]) -> RequestAccount:
         """Return the account of a request, and how it is proven. Allow lists prove nothing."""

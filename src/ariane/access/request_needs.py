@@ -16,20 +16,23 @@ from ariane.protocol.records import record
 
 
 class Permission(enum.Flag):
-    """What an account may do with a topic or group."""
+    """What an account may do with a topic, a group or a broker."""
 
     DENY = 0
     PUB = enum.auto()
     SUB = enum.auto()
+    REGISTER = enum.auto()  # of a broker: not in 4.9.4
 
 
 class RequiredPermission(NamedTuple):
-    """A permission on a topic, or on a group: its `resource` is its retry topic, as in the file."""
+    """A permission on a topic, on a broker, or on a group: its `resource` is its retry topic, as in the file."""
 
     resource: str
     right: Permission
 
     def __str__(self) -> str:
+        if self.right is Permission.REGISTER:
+            return f"broker:{self.resource}"
         if self.resource.startswith(RETRY_PREFIX):
             return f"group:{self.resource.removeprefix(RETRY_PREFIX)}"
         return f"topic:{self.resource}"

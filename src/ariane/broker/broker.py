@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.config.own_account import own_credentials
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.handlers.reading.pull_turns import PullTurns
@@ -64,6 +66,7 @@ from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import TurnHandler
 from ariane.net.streams import Stream
 from ariane.net.tasks import BackgroundTasks
+from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
 from ariane.store.disk.files import Disk, SystemDisk
 from ariane.store.log.deletions import Deletions
@@ -169,7 +172,7 @@ class Broker:
         vip_handlers: dict[int, Handler] = {}
         self.tls = ServerTls(config.server_tls())
         self.tls.load()
-        client_tls = config.client_tls()
+        client_tls, credentials = config.client_tls(), own_credentials(config)
         self._server, self._ha_server = await bind_ports(
             config,
             handlers,
@@ -189,7 +192,10 @@ class Broker:
         self._open_store(store_host)
         self._build_services(store_host)
 
-        peers = await self._open.enter_async_context(ConnectionPool(tls=client_tls))
+        sign = None if credentials is None else functools.partial(signing.sign, credentials)
+        peers = await self._open.enter_async_context(ConnectionPool(tls=client_tls, sign=sign))
+        # Forwards requests of clients: with the broker's account they could do more than their senders may.
+        self._forwards = await self._open.enter_async_context(ConnectionPool(tls=client_tls))
         self._open.push_async_callback(self._tasks.close)
         self._registration = Registration(
             settings=self._settings,
@@ -213,7 +219,13 @@ class Broker:
         self._open.push_async_callback(self._registration.unregister)
         if self._replica is not None:
             slave_sync.start(
-                config, self._registration, self._tasks, self._copier(peers), self._replica, self._dispatcher.on_stored
+                config,
+                self._registration,
+                self._tasks,
+                self._copier(peers),
+                self._replica,
+                self._dispatcher.on_stored,
+                credentials,
             )
         kernels = implementation.selected().description
         log.info(
@@ -271,7 +283,7 @@ class Broker:
         if self._audit and self._access:
             self._audit.identification, self._access.audit = self._access, self._audit
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
-        self._feed = ReplicationFeed(config, store)
+        self._feed = ReplicationFeed(config, store, self._access)
         self._dispatcher = PostStoreDispatcher(
             settings=self._settings, store=store, stats=self._stats, feed=self._feed, clock=self._clock
         )
@@ -363,7 +375,7 @@ class Broker:
         if self.config.is_slave:
             table.update(slave_sync.reject_handlers())
             table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.delete_topic_handler(
-                self._registration, self._copier(peers)
+                self._registration, self._copier(peers), self._forwards
             )
         if self._audit:
             table = self._audit.with_records(table)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 from msgspec import Meta
 
+from ariane.errors import ConfigError
 from ariane.net.limits.flow_limits import ServerLimits
-from ariane.settings.definitions import Changeable, DefaultText
+from ariane.settings.definitions import ARIANE_ONLY, Changeable, DefaultText
 from ariane.settings.limits import quota_limits
 from ariane.settings.schema import SettingsSchema
 from ariane.settings.tls import ServerTlsSettings
@@ -25,8 +27,29 @@ class NameServerConfig(ServerTlsSettings, frozen=True, kw_only=True, rename="cam
         default_factory=lambda: str(Path.home() / "namesrv" / "kvConfig.json")
     )
     """File of the KV table."""
+    acl_enable: Annotated[bool, ARIANE_ONLY] = False
+    """Serve registrations and changes only to accounts of plain_acl.yml. Java's brokers do not sign theirs."""
+    acl_read_enable: Annotated[bool, ARIANE_ONLY] = False
+    """Serve reads of routes, topics and the KV table only to accounts, too."""
+    rocketmq_home: Annotated[str, DefaultText("`$ROCKETMQ_HOME`")] = msgspec.field(
+        default_factory=lambda: os.environ.get("ROCKETMQ_HOME", "")
+    )
+    """Directory of conf/plain_acl.yml; required with aclEnable."""
     order_message_enable: Annotated[bool, Changeable()] = False
     """Add the ORDER_TOPIC_CONFIG of a topic to its route."""
+
+    def validate(self) -> Self:
+        """Return the configuration that the name server runs with.
+
+        Raises:
+            ConfigError: a value is invalid.
+        """
+        if self.acl_enable and not self.rocketmq_home:
+            fix = "required by aclEnable: set the directory of conf/plain_acl.yml here or in $ROCKETMQ_HOME"
+            raise ConfigError("rocketmqHome", self.rocketmq_home, fix)
+        if self.acl_read_enable and not self.acl_enable:
+            raise ConfigError("aclReadEnable", True, "needs aclEnable=true")
+        return super().validate()
 
     def limits(self) -> ServerLimits:
         """Return the limits of the server's connections."""
@@ -64,7 +87,6 @@ WITHOUT_EFFECT = {
         ),
         "the name server opens no connections",
     ),
-    "rocketmqHome": "the name server needs no files of an installation",
     "configStorePath": "the name server writes no configuration file",
     "productEnvName": "it belongs to clusterTest, which this name server refuses",
 }  # fmt: skip

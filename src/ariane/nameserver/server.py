@@ -7,11 +7,14 @@ async with NameServer(config) as name_server:
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ariane.access import public_ports
+from ariane.access.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.access.public_ports import Gap
 from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
@@ -19,6 +22,7 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.handlers import NameServerHandlers
 from ariane.nameserver.kv_store import KvStore
+from ariane.nameserver.request_permissions import READS, REQUEST_NEEDS
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
@@ -35,7 +39,11 @@ log = logging.getLogger("ariane.nameserver")
 SCAN_INTERVAL_S = 10.0  # of checks for silent brokers
 FIRST_SCAN_S = 5.0
 ANY_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
-_REGISTRATIONS = Gap("access", "anyone can register brokers and change routes", "client certificates")
+_REGISTRATIONS = Gap(
+    "access",
+    "anyone can register brokers and change routes",
+    "aclEnable=true with rocketmqHome, or client certificates",
+)
 
 
 def local_addr(bind_address: str, port: int) -> str:
@@ -52,10 +60,12 @@ class NameServer:
         self._clock = clock
         self.routes = RouteTable()
         self._tasks = BackgroundTasks("name server")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-accounts")  # reads account files
+        self._access: AccessControl | None = None  # None without access control
 
     async def __aenter__(self) -> Self:
         config = self.config
-        self.gaps = public_ports.find_gaps(config, has_accounts=False, access=_REGISTRATIONS)
+        self.gaps = public_ports.find_gaps(config, has_accounts=config.acl_enable, access=_REGISTRATIONS)
         public_ports.check_gaps(config, self.gaps, server="name server", loopback="bindAddress=127.0.0.1")
         self.tls = ServerTls(config.server_tls())
         self.tls.load()
@@ -63,10 +73,12 @@ class NameServer:
         limits = config.limits()
         handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, limits, self.monotonic_ms).table()
         directory = Path(config.kv_config_path).parent / "audit"
-        self._audit = open_audit_log(config, False, directory, "name server", self._clock)
-        handlers[RequestCode.GET_AUDIT_LOG] = AuditHandler(self._audit, is_protected=False).read
+        self._audit = open_audit_log(config, config.acl_enable, directory, "name server", self._clock)
+        handlers[RequestCode.GET_AUDIT_LOG] = AuditHandler(self._audit, is_protected=config.acl_enable).read
         if self._audit:
             handlers = self._audit.with_records(handlers, {RequestCode.REGISTER_BROKER: self._is_new})
+        if config.acl_enable:
+            handlers = self._with_access_control(handlers)
         self.connections = RemotingServer(
             handlers,
             config.bind_address,
@@ -94,6 +106,16 @@ class NameServer:
         public_ports.warn_of_gaps(log, self.gaps, "Name server", port)
         return self
 
+    def _with_access_control(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return the handlers with checks by the accounts of plain_acl.yml."""
+        config = self.config
+        self._access = AccessControl(Path(config.rocketmq_home), REQUEST_NEEDS, self._thread, self._clock.now_ms)
+        if self._audit:
+            self._audit.identification, self._access.audit = self._access, self._audit
+        self._tasks.repeat(POLL_INTERVAL_S, self._access.reload_if_changed, "reload changed access control files")
+        checked = self._access.with_checks(handlers, lambda offset: None)
+        return checked if config.acl_read_enable else {**checked, **{code: handlers[code] for code in READS}}
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -102,10 +124,13 @@ class NameServer:
         self._kv.close()
         if self._audit:
             await self._audit.close()
+        self._thread.shutdown()
 
     async def reload(self) -> None:
-        """Read the certificates again, at once."""
+        """Read certificates and access control files again, at once."""
         await self.tls.reload()
+        if self._access:
+            await self._access.reload_if_changed()
 
     @property
     def port(self) -> int:

@@ -60,6 +60,22 @@ class Stream:
             raise ConnectionLost(self.addr, "was closed by the peer")
         return data
 
+    async def read_exactly(self, size: int, silence_s: float) -> bytes:
+        """Return the next `size` bytes.
+
+        Raises:
+            ConnectionLost: the peer closed the connection before, or did not send them within `silence_s`.
+        """
+        try:
+            async with asyncio.timeout(silence_s):
+                return await self._reader.readexactly(size)
+        except TimeoutError:
+            raise ConnectionLost(self.addr, f"sent no {size} bytes within {silence_s:g} s") from None
+        except asyncio.IncompleteReadError:
+            raise ConnectionLost(self.addr, "was closed by the peer") from None
+        except OSError as error:
+            raise ConnectionLost(self.addr, error.strerror or str(error)) from error
+
     async def write(self, *pieces: bytes) -> None:
         """Send `pieces`, waiting while the peer does not read."""
         try:

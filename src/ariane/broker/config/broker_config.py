@@ -153,6 +153,8 @@ def _check_role(config: BrokerConfig) -> None:
     if config.ha_tls and config.tls_server_mode == "disabled":
         fix = "needs tls.server.mode = permissive or enforcing, whose certificate the replication port presents"
         raise ConfigError("haTls", True, fix)
+    if config.ha_acl_enable and not (config.acl_enable and (config.access_key or not config.is_slave)):
+        raise ConfigError("haAclEnable", True, "needs aclEnable=true, and the accessKey of a slave")
     if config.is_slave and config.broker_id <= 0:
         raise ConfigError(
             "brokerId", config.broker_id, "expected at least 1 for a slave, and different from the other slaves"

@@ -21,6 +21,7 @@ from ariane.settings.definitions import (
     ROCKETMQ_5,
     Bytes,
     Changeable,
+    Concealed,
     DefaultText,
     Hours,
     Milliseconds,
@@ -110,6 +111,14 @@ class AccessSettings(TopicSettings, frozen=True, kw_only=True, rename=java_name)
         default_factory=lambda: os.environ.get("ROCKETMQ_HOME", "")
     )
     """Directory of conf/plain_acl.yml; required with aclEnable."""
+    access_key: Annotated[str, ARIANE_ONLY] = ""
+    """Account that signs this broker's requests to name servers and to its master."""
+    secret_key: Annotated[str, ARIANE_ONLY, Concealed()] = ""
+    """Its secret key. No request or command prints it."""
+    secret_key_file: Annotated[str, ARIANE_ONLY] = ""
+    """File with the secret key, instead of secretKey."""
+    secret_key_variable: Annotated[str, ARIANE_ONLY] = ""
+    """Environment variable with the secret key, instead of secretKey."""
 
 
 class FlowControlSettings(AccessSettings, frozen=True, kw_only=True, rename=java_name):
@@ -319,6 +328,8 @@ class ReplicationSettings(RetentionSettings, frozen=True, kw_only=True, rename=j
     """Replication address of a slave's master, `host:port`."""
     ha_tls: Annotated[bool, ARIANE_ONLY] = False
     """Encrypt replication: a slave connects encrypted, a master refuses plain slaves. Java's replication is always plain."""
+    ha_acl_enable: Annotated[bool, ARIANE_ONLY] = False
+    """A master serves only slaves whose account has its name in `brokers`, a slave proves its accessKey. Java's slaves cannot."""
     ha_send_heartbeat_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 5_000
     """Idle time after which either side sends a heartbeat."""
     ha_housekeeping_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 20_000

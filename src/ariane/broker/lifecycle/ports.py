@@ -84,14 +84,17 @@ _REQUESTS = Gap(
 _REPLICATION = Gap(
     "replication",
     "the replication port sends anyone all messages",
-    "haTls=true with client certificates",
-    is_refused=False,
+    "haTls=true, and haAclEnable=true or client certificates",
 )
 
 
 def find_gaps(config: BrokerConfig) -> tuple[Gap, ...]:
     """Return what the ports lack if other machines reach them."""
     gaps = public_ports.find_gaps(config, has_accounts=config.acl_enable, access=_REQUESTS)
-    if is_loopback(config.bind_address) or (config.ha_tls and public_ports.requires_certificates(config)):
+    if is_loopback(config.bind_address) or _has_safe_replication(config):
         return gaps
     return (*gaps, _REPLICATION)
+
+
+def _has_safe_replication(config: BrokerConfig) -> bool:
+    return config.ha_tls and (config.ha_acl_enable or public_ports.requires_certificates(config))

@@ -15,12 +15,15 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
+from ariane.access.access_control import AccessControl
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.offset_waiters import OffsetWaiter, OffsetWaiters
+from ariane.broker.replication.slave_proof import check_proof, prove
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError
 from ariane.net.streams import Stream, open_stream
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
+from ariane.protocol.signing import Credentials
 from ariane.store.message_store import MessageStore
 from ariane.store.writing.log_replica import Replica
 
@@ -35,7 +38,8 @@ FIRST_REPORT_S = 10.0
 class ReplicationFeed:
     """The master's side. `notify_appended` is called whenever the log may have grown."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+    def __init__(self, config: BrokerConfig, store: MessageStore, access: AccessControl | None = None) -> None:
+        self._access = access  # checks the proofs of slaves with haAclEnable
         self._config = config  # intervals and limits of replication
         self._store = store  # the log to send
         self._slaves: dict[Stream, int] = {}  # acknowledged offset of each connected slave
@@ -76,7 +80,10 @@ class ReplicationFeed:
         silence_s = self._config.ha_housekeeping_interval / 1000
         reports = AckReader()
         heartbeat_s = self._config.ha_send_heartbeat_interval / 1000
-        first = await _first_report(stream, reports, min(silence_s, max(FIRST_REPORT_S, 2 * heartbeat_s)))
+        first_s = min(silence_s, max(FIRST_REPORT_S, 2 * heartbeat_s))
+        if self._config.ha_acl_enable and self._access is not None:
+            await check_proof(stream, self._access, self._config.broker_name, first_s)
+        first = await _first_report(stream, reports, first_s)
         start = first or self._store.commit_log_min
         if not self._store.commit_log_min <= start <= self._store.commit_log_max:
             raise ProtocolError(
@@ -154,6 +161,7 @@ async def follow_master(
     refresh_master: Callable[[], Awaitable[None]],
     on_stored: Callable[[], None],
     encryption: Callable[[], Awaitable[ssl.SSLContext | None]],
+    proof: Credentials | None = None,
 ) -> None:
     """Follow the master's log until cancelled.
 
@@ -164,6 +172,7 @@ async def follow_master(
         refresh_master: Updates that address after an error.
         on_stored: Called when records were stored.
         encryption: Returns the context of the connection, None for a plain one; raises if the master must not be connected to.
+        proof: The account to prove before the stream; None: none is asked for.
     """
     reported = ""
     while True:
@@ -175,6 +184,8 @@ async def follow_master(
                     "no name server knows the address of the master yet, and haMasterAddress is not set",
                 )
             async with open_stream(addr, await encryption()) as stream:
+                if proof is not None:
+                    await prove(stream, proof, config.broker_name, FIRST_REPORT_S)
                 log.info("Following the master at %s from offset %d", addr, replica.received)
                 reported = ""
                 await _follow_once(config, replica, stream, on_stored)

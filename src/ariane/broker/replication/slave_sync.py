@@ -32,6 +32,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.routing import KvTableBody
+from ariane.protocol.signing import Credentials
 from ariane.store.writing.log_replica import Replica
 
 log = logging.getLogger("ariane.broker.replication.slave_sync")
@@ -79,8 +80,10 @@ def reject_handlers() -> dict[int, Handler]:
     return {code: refuse(answer) for code, answer in REJECTED.items()}
 
 
-def delete_topic_handler(registration: Registration, copier: TableCopier) -> Handler:
+def delete_topic_handler(registration: Registration, copier: TableCopier, forwards: ConnectionPool) -> Handler:
     """Return a handler of DELETE_TOPIC_IN_BROKER that forwards the request to the master, and then copies its tables.
+
+    `forwards` signs no requests.
 
     `mqadmin deleteTopic -c` sends the request to every broker of a cluster, slaves included, in any order. The slave of 4.9.4
     refuses it, which ends the command before the name servers forget the topic.
@@ -93,7 +96,7 @@ def delete_topic_handler(registration: Registration, copier: TableCopier) -> Han
             return Reply(ResponseCode.SYSTEM_ERROR, {}, remark)
         try:
             # Unchanged: the account that signed the request needs the permission of the master, too.
-            connection = await copier.peers.connect(addr)
+            connection = await forwards.connect(addr)
             response = await connection.request(
                 command.code, command.field_map(), command.body, timeout_ms=MASTER_TIMEOUT_MS
             )
@@ -112,15 +115,18 @@ def delete_topic_handler(registration: Registration, copier: TableCopier) -> Han
 async def require_ariane(peers: ConnectionPool, master: str | None) -> None:
     """Raise ConnectionLost unless the master is of this project.
 
-    Java's replication port reads the first 8 bytes of a TLS handshake as an acknowledged offset beyond every message, and a
+    Java's replication port reads the first 8 bytes of a TLS handshake, or of a proof, as an acknowledged offset, and a
     SYNC_MASTER then confirms sends that no slave has.
     """
     if master is None:
-        raise ConnectionLost("the master", "not opened: haTls needs a name server that knows the master's address")
+        raise ConnectionLost(
+            "the master", "not opened: haTls and haAclEnable need a name server that knows the master's address"
+        )
     response = await peers.request_ok(master, RequestCode.GET_BROKER_RUNTIME_INFO)
     if "kernels" not in fastjson.decode(response.body, KvTableBody).table:  # no Java broker has this key
         raise ConnectionLost(
-            master, "not opened: its replication is never encrypted, because it is Java's; set haTls=false"
+            master,
+            "not opened: its replication is never encrypted, because it is Java's; set haTls=false and haAclEnable=false",
         )
 
 
@@ -192,6 +198,7 @@ def start(
     copier: TableCopier,
     replica: Replica,
     on_stored: Callable[[], None],
+    credentials: Credentials | None,
 ) -> None:
     """Start to follow the master's log and to copy its tables periodically. The name servers provide its address."""
 
@@ -207,14 +214,16 @@ def start(
             await copier.copy(master)
 
     context = config.client_context() if config.ha_tls else None
+    proof = credentials if config.ha_acl_enable else None
 
     async def encryption() -> ssl.SSLContext | None:
-        if context is not None:
+        if context is not None or proof is not None:
             await require_ariane(copier.peers, registration.master.master_addr)
         return context
 
     if context is None and config.encrypts_requests:
         text = "Replication from the master is not encrypted. Set haTls=true here and at the master if it is not Java's"
         log.warning(text, extra={"notice": True})
-    tasks.start(follow_master(config, replica, ha_master, refresh_master, on_stored, encryption), "follow the master")
+    following = follow_master(config, replica, ha_master, refresh_master, on_stored, encryption, proof)
+    tasks.start(following, "follow the master")
     tasks.repeat(COPY_INTERVAL_S, copy, "copy the master's tables", first_s=FIRST_COPY_S)

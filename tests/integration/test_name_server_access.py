@@ -1,0 +1,139 @@
+"""Each request code of a name server with access control × each kind of sender. The expected verdicts are in docs/access.md."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from pathlib import Path
+
+import pytest
+
+from ariane.broker.broker import Broker
+from ariane.errors import ArianeError
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.request_permissions import REQUEST_NEEDS
+from ariane.nameserver.server import NameServer
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import signing
+from ariane.protocol.codes import RequestCode, code_name
+from ariane.protocol.signing import Credentials
+from ariane.testing.cluster_servers import broker_config
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "access.md"
+FILE = """
+accounts:
+- {accessKey: admin-account, secretKey: admin-secret, admin: true}
+- {accessKey: broker-account, secretKey: broker-secret, brokers: [broker-a]}
+- {accessKey: other-account, secretKey: other-secret, brokers: [broker-b], defaultTopicPerm: PUB|SUB}
+"""
+BROKER = Credentials("broker-account", "broker-secret")
+SENDERS: dict[str, Credentials | None] = {
+    "anonymous": None,
+    "wrong signature": Credentials("admin-account", "another-secret"),
+    "broker-a": BROKER,
+    "broker-b": Credentials("other-account", "other-secret"),
+    "admin": Credentials("admin-account", "admin-secret"),
+}
+HEADER = "| code | request | needs | " + " | ".join(SENDERS) + " |"
+FIELDS = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:1", "clusterName": "C", "brokerId": "0", "topic": "orders"}
+DENIED = "org.apache.rocketmq.acl.common.AclException: "
+
+
+def config(home: Path, **settings: object) -> NameServerConfig:
+    (home / "conf").mkdir(exist_ok=True)
+    (home / "conf" / "plain_acl.yml").write_text(FILE)
+    paths = {"kv_config_path": str(home / "kv.json"), "rocketmq_home": str(home)}
+    return NameServerConfig(listen_port=0, acl_enable=True, **paths, **settings)  # type: ignore[arg-type]
+
+
+async def served(addr: str, sender: Credentials | None) -> set[int]:
+    """Return the codes that a name server serves to a sender."""
+    codes = set()
+    async with ConnectionPool(sign=functools.partial(signing.sign, sender) if sender else None) as pool:
+        connection = await pool.connect(addr)
+        for code in REQUEST_NEEDS:
+            response = await connection.request(code, FIELDS, b"", timeout_ms=30_000)
+            if not (response.remark or "").startswith(DENIED):
+                codes.add(code)
+    return codes
+
+
+def verdicts(home: Path, **settings: object) -> dict[str, set[int]]:
+    async def work() -> dict[str, set[int]]:
+        async with NameServer(config(home, **settings)) as server:
+            return {name: await served(server.addr, sender) for name, sender in SENDERS.items()}
+
+    return asyncio.run(work())
+
+
+def test_each_request_is_served_and_denied_as_the_page_says(tmp_path: Path) -> None:
+    by_sender = verdicts(tmp_path)
+    lines = [
+        f"| {code} | {code_name(code)} | {REQUEST_NEEDS[code].text} | "
+        + " | ".join("yes" if code in codes else "" for codes in by_sender.values())
+        + " |"
+        for code in sorted(REQUEST_NEEDS)
+    ]
+    page = PAGE.read_text(encoding="utf-8").splitlines()
+    assert HEADER in page, f"print {HEADER} and the lines into {PAGE.name}"
+    start = page.index(HEADER) + 2
+    assert page[start : start + len(lines)] == lines, "print these lines, if they are right:\n" + "\n".join(lines)
+
+
+def test_reads_need_an_account_by_choice(tmp_path: Path) -> None:
+    by_sender = verdicts(tmp_path, acl_read_enable=True)
+    assert by_sender["anonymous"] == by_sender["wrong signature"] == set()
+    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in by_sender["broker-b"]
+    assert by_sender["admin"] == set(REQUEST_NEEDS)
+
+
+@pytest.mark.parametrize(("name", "is_registered"), [("broker-a", True), ("broker-c", False)])
+def test_a_broker_signs_its_registrations(
+    name: str, is_registered: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "secret").write_text("broker-secret\n")
+
+    async def work() -> bool:
+        async with NameServer(config(tmp_path)) as server:
+            account = {"access_key": BROKER.access_key, "secret_key_file": str(tmp_path / "secret")}
+            settings = broker_config(tmp_path / name, server.addr, broker_name=name, **account)
+            async with Broker(settings):
+                was_registered = name in server.routes.clusters().broker_addr_table
+            assert server.routes.clusters().broker_addr_table == {}
+            return was_registered
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(work()) is is_registered
+    assert ("broker:broker-c" in caplog.text) is not is_registered
+    assert "broker-secret" not in caplog.text
+
+
+def test_an_unsigned_broker_is_not_registered(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with NameServer(config(tmp_path)) as server, Broker(broker_config(tmp_path / "store", server.addr)):
+            assert server.routes.clusters().broker_addr_table == {}
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"access_key": "broker-account"}, "needs one of"),
+        ({"secret_key": "broker-secret"}, "accessKey"),
+        (
+            {"access_key": "broker-account", "secret_key": "broker-secret", "secret_key_file": "f"},
+            "expected one of them",
+        ),
+        ({"access_key": "broker-account", "secret_key_variable": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_an_account_needs_one_secret_key(settings: dict[str, str], word: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Broker(broker_config(tmp_path / "store", "", **settings)):
+            pass
+
+    with pytest.raises(ArianeError, match=word) as caught:
+        asyncio.run(work())
+    assert "broker-secret" not in str(caught.value)
