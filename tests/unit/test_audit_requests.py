@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from ariane.audit.audited_requests import CHANGES, READS, TRAFFIC, resource_of
 from ariane.broker.access.request_permissions import REQUEST_NEEDS
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.handlers import NameServerHandlers
-from ariane.nameserver.kv_store import KvStore
-from ariane.nameserver.route_table import RouteTable
+from ariane.nameserver.server import NameServer
 from ariane.protocol.codes import RequestCode as Code
 from ariane.protocol.codes import code_name
 from ariane.protocol.requests.audit import request_name
 
 
-def test_each_request_code_is_in_one_set(tmp_path: pytest.TempPathFactory) -> None:
-    name_server = NameServerHandlers(RouteTable(), KvStore(tmp_path / "kv.json"), NameServerConfig(), lambda: 0.0)  # type: ignore[operator]
-    codes = REQUEST_NEEDS.keys() | name_server.table().keys()
+def test_each_request_code_is_in_one_set(tmp_path: Path) -> None:
+    async def codes_of_a_name_server() -> set[int]:
+        config = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
+        async with NameServer(config) as server:
+            return set(server.connections._handlers)
+
+    codes = REQUEST_NEEDS.keys() | asyncio.run(codes_of_a_name_server())
     counts = {code: (code in CHANGES) + (code in TRAFFIC) + (code in READS) for code in codes}
     unclear = [code_name(code) for code, count in counts.items() if count != 1]
     assert unclear == [], "put each code into one of the sets of ariane.audit.audited_requests"
