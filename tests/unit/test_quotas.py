@@ -11,7 +11,7 @@ import pytest
 from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
 from ariane.net.connection import Connection, Handler, Reply
 from ariane.net.limits.flow_limits import ServerLimits
-from ariane.net.limits.quotas import IDLE_USAGES_MAX, LIMIT_KEYS, Quotas
+from ariane.net.limits.quotas import IDLE_USAGES_MAX, LIMIT_KEYS, Quotas, describe_exceeded
 from ariane.net.limits.token_bucket import TokenBucket
 from ariane.protocol import command as commands
 from ariane.protocol.command import Command
@@ -120,6 +120,15 @@ def test_states_are_those_of_the_address_with_most_use() -> None:
     assert states["addressRequestsPerSecond"].used == pytest.approx(7)
     assert states["addressConnectionsMax"].used == 1
     assert states["addressBytesInPerSecond"].used is None  # not counted while it is unlimited
+
+
+def test_exceeded_limits_are_described_in_one_line() -> None:
+    limits = quotas(addressConnectionsMax=1)
+    assert describe_exceeded(limits.exceeded) == ""
+    for number in range(3):
+        limits.open(number, "10.0.0.1")
+        limits.connection_refusal(number)
+    assert describe_exceeded(limits.exceeded) == "addressConnectionsMax 2"
 
 
 # --- connections ---

@@ -219,6 +219,7 @@ class BrokerHandlers:
             dropped_entries=state.dropped_entries,
             certificate_days=services.server.certificate_days,
             open_ports=describe_gaps(services.gaps),
+            exceeded_limits=services.server.limits.quotas.exceeded,
             clock=clock,
         )
         self.broker_admin = BrokerAdminHandler(

@@ -18,6 +18,7 @@ from ariane.cluster.diagnosis.findings import ERROR, WARNING, BrokerState, Clust
 from ariane.cluster.diagnosis.group_findings import check_backlogs, check_dead_letters, check_subscriptions
 from ariane.model.host import ip_of
 from ariane.model.topic import PERM_READ, PERM_WRITE
+from ariane.net.limits.quotas import EXCEEDED_LIMITS_KEY
 from ariane.net.listening.certificates import WARNING_DAYS
 
 CLOCK_OFFSET_MAX_MS = 500  # more misleads look-ups by time and delays; brokers report their time in whole seconds
@@ -259,7 +260,11 @@ def check_open_ports(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def check_limits(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Find a limit of open files on this machine that servers and clients would exceed."""
+    """Find limits that brokers of Ariane report as exceeded, and one of open files on this machine that is too low."""
+    for state in snapshot.brokers:
+        if exceeded := (state.runtime or {}).get(EXCEEDED_LIMITS_KEY):
+            fix = "find the client by the log or ariane_broker_limit_used, or raise the limit; see docs/limits.md"
+            yield Finding(WARNING, "limits", _subject(state), f"limits were exceeded since its start: {exceeded}", fix)
     limit = snapshot.open_files_max
     if limit is not None and limit < OPEN_FILES_MIN:
         fix = "raise it: ulimit -n 65536, or LimitNOFILE= of the systemd unit"

@@ -28,6 +28,7 @@ ResourceName = Literal[
 ]  # fmt: skip
 Scope = Literal["server", "address", "account"]
 
+EXCEEDED_LIMITS_KEY = "exceededLimits"  # Ariane's own, in the runtime information of a broker: `describe_exceeded`
 HOUR_S = 3600.0
 IDLE_USAGES_MAX = 10_000  # addresses and accounts without connections whose use is remembered
 NAME_MAX = 100  # characters of an account in a remark
@@ -275,6 +276,11 @@ class Quotas:
             is_counted = limit or resource in ("connections", "subscriptions")
             used = max((usage.used(resource, now) for usage in usages), default=0.0) if is_counted else None
             yield LimitState(key, limit, used, self.exceeded[key])
+
+
+def describe_exceeded(exceeded: Mapping[str, int]) -> str:
+    """Return the limits that were exceeded, and how often, in one line; empty if none was."""
+    return ", ".join(f"{key} {times}" for key, times in exceeded.items() if times)
 
 
 def _shown(scope: Scope, name: str) -> str:

@@ -7,7 +7,7 @@ of their heads is the latest delay of the loop. The broker does without a page-c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ariane.access.public_ports import OPEN_PORTS_KEY
 from ariane.broker.config.dynamic_config import DynamicConfig
@@ -19,6 +19,7 @@ from ariane.broker.stats.store_stats import RATE_S
 from ariane.clock import Clock
 from ariane.kernels import implementation
 from ariane.net.connection import Peer, Reply
+from ariane.net.limits.quotas import EXCEEDED_LIMITS_KEY, describe_exceeded
 from ariane.protocol import fastjson
 from ariane.protocol.codes import VERSION
 from ariane.protocol.command import Command
@@ -59,6 +60,7 @@ class RuntimeInfoHandler:
         dropped_entries: int,
         certificate_days: Callable[[], float | None],
         open_ports: str,
+        exceeded_limits: Mapping[str, int],
         clock: Clock,
     ) -> None:
         self._settings = settings  # addresses and limits that the reply lists
@@ -72,6 +74,7 @@ class RuntimeInfoHandler:
         self._certificate_days = certificate_days  # until the certificate of the ports expires; None without files
         # What other machines can do, in one line; absent if nothing.
         self._open_ports = {OPEN_PORTS_KEY: open_ports} if open_ports else {}
+        self._exceeded_limits = exceeded_limits  # how often each was, since the start
         self._clock = clock  # uptime
         self._boot_ms = clock.now_ms()  # wall time of the start
 
@@ -102,6 +105,7 @@ class RuntimeInfoHandler:
             **self._dropped,
             **({} if (days := self._certificate_days()) is None else {CERTIFICATE_DAYS_KEY: str(math.floor(days))}),
             **self._open_ports,
+            **({EXCEEDED_LIMITS_KEY: exceeded} if (exceeded := describe_exceeded(self._exceeded_limits)) else {}),
             "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
             **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
         }
