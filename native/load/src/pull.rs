@@ -128,7 +128,7 @@ impl PullLane {
             tally.latencies.record(now - request.since_ns);
             *tally.codes.entry(head.code).or_default() += 1;
             let index = (request.queue as usize - self.number) / self.lanes;
-            let may_repeat = schedule.repeat && schedule.end_ns.map_or(true, |end| now < end);
+            let may_repeat = schedule.repeat && schedule.end_ns.is_none_or(|end| now < end);
             if self.queues[index].accept(head.code, &frame, shape, may_repeat, tally)? {
                 self.due.push(index);
             }

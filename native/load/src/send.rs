@@ -81,7 +81,7 @@ impl SendLane {
     }
 
     fn may_send(&self, since_ns: u64, schedule: &Schedule) -> bool {
-        let is_within = schedule.end_ns.map_or(true, |end| since_ns < end);
+        let is_within = schedule.end_ns.is_none_or(|end| since_ns < end);
         is_within && self.slots.has_room() && (self.quota != Some(0) || since_ns < schedule.warm_ns)
     }
 
@@ -215,7 +215,7 @@ impl SendWorker<'_> {
 
     fn until_due(&self, now: u64, requests: u64) -> u64 {
         let has_room = self.lanes.iter().any(|lane| lane.slots.has_room());
-        match self.schedule.rate.filter(|_| has_room && self.schedule.end_ns.map_or(true, |end| now < end)) {
+        match self.schedule.rate.filter(|_| has_room && self.schedule.end_ns.is_none_or(|end| now < end)) {
             Some(rate) => ((requests as f64 / rate * 1e9) as u64).saturating_sub(now).clamp(POLL_MIN_NS, POLL_MAX_NS),
             None => POLL_MAX_NS,
         }

@@ -14,14 +14,14 @@ const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 #[derive(Clone)]
 pub struct Account {
     pub access_key: String,
-    key: Hmac<Sha1>,
+    key: Box<Hmac<Sha1>>,
 }
 
 impl Account {
     /// Parse `ACCESS_KEY:SECRET_KEY`.
     pub fn parse(text: &str) -> Option<Account> {
         let (access_key, secret) = text.split_once(':')?;
-        let key = Hmac::new_from_slice(secret.as_bytes()).ok()?;
+        let key = Box::new(Hmac::new_from_slice(secret.as_bytes()).ok()?);
         Some(Account { access_key: access_key.to_owned(), key })
     }
 
