@@ -96,7 +96,10 @@ if CORES["native"].native_records is None:
     pytest.skip(
         "ariane_native was built without columns; ./ariane install builds it with cargo", allow_module_level=True
     )
-SETS = st.sampled_from([COLUMNS, STRICT, ["body"], ["body_error"], ["properties", "tags"], ["deliver_at", "born_host"]])
+LENGTHS = ["body_length", "body_error"]
+SETS = st.sampled_from(
+    [COLUMNS, STRICT, ["body"], ["body_error"], LENGTHS, LENGTHS[:1], ["tags"], ["deliver_at", "born_host"]]
+)
 
 
 @settings(max_examples=80, deadline=None)

@@ -26,7 +26,7 @@ from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
 from ariane.store.disk.segments import Segments
 
 COLUMNS = list(arrow_decoder.COLUMNS)
-STRICT = [name for name in COLUMNS if name != bodies.ERROR_COLUMN]
+STRICT = [name for name in COLUMNS if name not in bodies.DERIVED_COLUMNS]
 HOSTS = [host.pack("10.0.0.1", 10911), host.pack("fe80::1", 10911)]
 
 FLAGS = st.sampled_from([0, 1, 4, 8, 12, 0x101, 0x201, 0x301, 0x401, 0x701]) | st.integers(0, 2**31 - 1)
@@ -69,7 +69,10 @@ ANYTHING = st.binary(max_size=400) | spoilt(records()) | spoilt(records() | st.b
 
 
 @settings(max_examples=150, deadline=None)
-@given(ANYTHING, st.sampled_from([COLUMNS, STRICT, ["body"], ["properties", "tags"], ["deliver_at", "born_host"]]))
+@given(
+    ANYTHING,
+    st.sampled_from([COLUMNS, STRICT, ["body"], ["body_length"], ["properties", "tags"], ["deliver_at", "born_host"]]),
+)
 def test_pulled_bytes_become_rows_or_a_protocol_error(data: bytes, columns: list[str]) -> None:
     try:
         rows = list(arrow_decoder.decode_in_batches(arrow_decoder.scan(data), "b", columns))
@@ -169,7 +172,7 @@ def placed(draw: Any) -> bytes:
 @given(placed() | spoilt(placed()), st.sampled_from([128, 1024]))
 def test_the_rows_of_a_file_cover_it_exactly_once(data: bytes, chunk: int) -> None:
     pieces, _ = pieces_of(data, chunk)
-    shape = log_task._RowBuilder(parse({"path": "/log"}), [*COLUMNS[:-1], *log_task.STORE_COLUMNS], max(len(data), 1))
+    shape = log_task._RowBuilder(parse({"path": "/log"}), [*STRICT, *log_task.STORE_COLUMNS], max(len(data), 1))
     position = 0
     for piece in pieces:
         if isinstance(piece, LogDamage):

@@ -23,8 +23,8 @@ NOVEMBER_MS = 1_698_796_800_000
 SCHEMA = (
     "topic STRING, broker STRING, queue_id INT, queue_offset BIGINT, commit_log_offset BIGINT, message_id STRING, "
     "offset_message_id STRING, keys STRING, tags STRING, properties MAP<STRING, STRING>, body BINARY, "
-    "born_timestamp TIMESTAMP, store_timestamp TIMESTAMP, born_host STRING, store_host STRING, reconsume_times INT, "
-    "sys_flag INT, prepared_transaction_offset BIGINT"
+    "body_length INT, born_timestamp TIMESTAMP, store_timestamp TIMESTAMP, born_host STRING, store_host STRING, "
+    "reconsume_times INT, sys_flag INT, prepared_transaction_offset BIGINT"
 )
 Row = dict[str, Any]
 
@@ -60,7 +60,7 @@ class Log:
             "topic": topic, "broker": self.broker, "queue_id": queue_id, "queue_offset": number,
             "commit_log_offset": offset, "message_id": message_id or f"OFF-{offset}", "offset_message_id": f"OFF-{offset}",
             "keys": properties.get("KEYS"), "tags": properties.get("TAGS"), "properties": properties, "body": body,
-            "born_timestamp": at(born), "store_timestamp": at(ms), "born_host": "10.0.0.9:5000",
+            "body_length": len(body), "born_timestamp": at(born), "store_timestamp": at(ms), "born_host": "10.0.0.9:5000",
             "store_host": "10.0.0.1:10911", "reconsume_times": reconsume_times, "sys_flag": sys_flag,
             "prepared_transaction_offset": prepared,
         }  # fmt: skip

@@ -196,7 +196,25 @@ def test_a_corrupt_compressed_body_is_an_error_or_null_with_the_reason(how: str)
         assert rows[0] == {"body": b"body", "body_error": None}
         assert rows[1]["body"] is None
         assert rows[1]["body_error"]
+        lengths = arrow_decoder.decode(data + more, "b", ["body_length", "body_error"]).to_pylist()
+        assert [row["body_length"] for row in lengths[:2]] == [4, None]
+        assert lengths[1]["body_error"] == rows[1]["body_error"]
     assert "body_error" not in arrow_decoder.DDL
+    assert "body_length" not in arrow_decoder.DDL
+
+
+@pytest.mark.parametrize("how", ["", "zlib", "zstd"])
+@pytest.mark.parametrize("born", [V4, V6])
+def test_the_length_is_that_of_the_expanded_body(how: str, born: bytes) -> None:
+    body = bytes(300)
+    sizes = encoded(one(offset=8), body=b"") + encoded(
+        one(), sys_flag=FLAGS.get(how, 0), body=packed(how, body) if how else body, born=born
+    )
+    assert arrow_decoder.decode(sizes, "b", ["body_length"]).to_pydict() == {"body_length": [0, 300]}
+    assert arrow_decoder.decode(sizes, "b", ["body_length", "body"]).to_pydict() == {
+        "body_length": [0, 300],
+        "body": [b"", body],
+    }
 
 
 def test_delayed_and_transactional_records_fill_their_columns() -> None:

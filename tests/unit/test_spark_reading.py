@@ -97,6 +97,15 @@ def test_responses_are_joined_and_cut_at_the_end() -> None:
     assert read(5, 9, answers) == [5, 6, 7, 8]
 
 
+@pytest.mark.parametrize(("topics", "body"), [("T", b"5"), ("A,T", b"5"), ("A", None)])
+def test_bodies_are_read_of_selected_topics(topics: str, body: bytes | None) -> None:
+    options = parse({"namesrv": "h:1", "topicsPattern": ".*", "topicsWithBody": topics})
+    cluster = Script(options, {5: PulledRecords(FOUND, records(5), 6, 0, 6)})
+    columns = ["queue_offset", "body", "body_length", "tags"]
+    (batch,) = read_task.read_range(cluster, OffsetRange(QUEUE, 5, 6), options, columns)
+    assert batch.to_pylist() == [{"queue_offset": 5, "body": body, "body_length": 1, "tags": "a"}]
+
+
 def test_a_range_larger_than_a_batch_gives_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_task, "BATCH_ROWS", 2)
     answers = {position: PulledRecords(FOUND, records(position), position + 1, 0, 5) for position in range(5)}

@@ -41,7 +41,9 @@ RESERVED_OPTIONS = {
         camel_case(option.setting).lower(): f"use {option.flag} or {option.variable}"
         for option in tls_options.TLS_OPTIONS
     },
-    **dict.fromkeys(("topic", "topics", "topicspattern", "includesystemtopics"), "each job reads its own topics"),
+    **dict.fromkeys(
+        ("topic", "topics", "topicspattern", "includesystemtopics", "topicswithbody"), "each job reads its own topics"
+    ),
     **dict.fromkeys(("tags", "subexpression", "keys"), "jobs read all messages of their topics"),
     **dict.fromkeys(
         ("startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp"),

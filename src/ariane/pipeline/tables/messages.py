@@ -60,7 +60,8 @@ def options(*topics: str) -> dict[str, str]:
     """Return the topic options of format("rocketmq"): all topics with messages, except `topics` (other traces and samples)."""
     unread = "|".join(map(re.escape, sorted(_UNREAD.union(topics))))
     pattern = f"(?:{'|'.join(READ_SYSTEM_TOPICS)}|(?!(?:{unread})$|{SYSTEM_TOPIC_PREFIX}).+)"
-    return {"topicsPattern": pattern, "includeSystemTopics": "true"}
+    # Of all other records the length of the body is enough.
+    return {"topicsPattern": pattern, "includeSystemTopics": "true", "topicsWithBody": OP_HALF_TOPIC}
 
 
 def decode_records(batch: DataFrame) -> DataFrame:
@@ -71,10 +72,9 @@ def decode_records(batch: DataFrame) -> DataFrame:
     cancels = F.when(
         (F.col("topic") == TIMER_TOPIC) & (F.col("queue_id") == CANCELS), F.array(properties[TIMER_CANCELS])
     )
-    values = {"body_length": F.length("body")}
     return batch.select(
         *(
-            values.get(name, F.col(name) if name in batch.columns else F.lit(None)).cast(kind).alias(name)
+            (F.col(name) if name in batch.columns else F.lit(None)).cast(kind).alias(name)
             for name, kind, *_ in MESSAGES.columns
         ),
         _record_bucket().alias("bucket"),

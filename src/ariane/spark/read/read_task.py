@@ -53,6 +53,8 @@ class RowSelection(NamedTuple):
     keys: tuple[str, ...]
     first_ms: int | None
     end_ms: int | None
+    has_bodies: bool = True
+    """Whether bodies are read; otherwise the column is null."""
 
     @property
     def filter_columns(self) -> list[str]:
@@ -63,11 +65,14 @@ class RowSelection(NamedTuple):
 
     def batches(self, scanned: arrow_decoder.RecordScan, broker: str, end: int) -> Iterator[pa.RecordBatch]:
         """Decode and filter records; those at queue offset `end` and beyond are omitted."""
-        decoded = list(dict.fromkeys([*self.columns, *self.filter_columns]))
+        needed = dict.fromkeys([*self.columns, *self.filter_columns])
+        decoded = [name for name in needed if name != "body" or self.has_bodies]
         for batch in arrow_decoder.decode_in_batches(scanned, broker, decoded, end):
             rows = batch
             for name in self.filter_columns:
                 rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
+            if "body" in self.columns and not self.has_bodies:
+                rows = rows.append_column("body", pa.nulls(rows.num_rows, pa.binary()))
             yield rows.select(self.columns)
 
     def _mask(self, name: str, values: pa.Array) -> pa.Array:
@@ -108,7 +113,12 @@ def read_range(
     first_ms = time_for_queue(options.starting_timestamp, offset_range.queue) if by_time else None
     end_ms = time_for_queue(options.ending_timestamp, offset_range.queue) if by_time else None
     selection = RowSelection(
-        columns, None if requested_tags is None else sorted(requested_tags), options.keys, first_ms, end_ms
+        columns,
+        None if requested_tags is None else sorted(requested_tags),
+        options.keys,
+        first_ms,
+        end_ms,
+        options.topics_with_body is None or offset_range.queue.topic in options.topics_with_body,
     )
     return _RangeReader(cluster, offset_range, options, selection).read()
 

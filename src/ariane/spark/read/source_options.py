@@ -76,6 +76,8 @@ class SourceOptions(PullAccess, frozen=True, kw_only=True):
     """Python regular expression that has to match the whole topic name."""
     include_system_topics: bool = False
     """Whether a pattern also matches system topics, retry topics and dead-letter topics."""
+    topics_with_body: tuple[str, ...] | None = None
+    """Topics whose bodies are read, separated by `,`; `body` is null in other topics. None: all topics."""
     starting_offsets: OffsetOption = "earliest"
     """earliest, latest, or JSON {topic: {broker: {queue id: offset}}} with -2 for earliest and -1 for latest. Other queues start at
     the earliest offset. A query with a checkpoint resumes from there."""
@@ -251,6 +253,7 @@ READERS: Readers = {
     **reaching.READERS,
     "pullbatchsize": integer_option(1),
     "topics": list_option(","),
+    "topicswithbody": list_option(","),
     "keys": _keys,
     "tags": _tags,
     "startingoffsets": _offsets,

@@ -75,13 +75,14 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "retry_topic": (pa.string(), "STRING"),
     "origin_message_id": (pa.string(), "STRING"),
     bodies.ERROR_COLUMN: (pa.string(), "STRING"),
+    bodies.LENGTH_COLUMN: (pa.int32(), "INT"),
 }
 
 # A body that cannot be expanded is an error unless the schema contains `body_error`: no user gets an unexplained null.
-DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name != bodies.ERROR_COLUMN)
+DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name not in bodies.DERIVED_COLUMNS)
 
 _HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
-_NOT_STORED = ("broker", bodies.ERROR_COLUMN)  # columns that records do not contain
+_NOT_STORED = ("broker", *bodies.DERIVED_COLUMNS)  # columns that records do not contain
 HEAP_RETAINED_BYTES = 60 * 1024 * 1024  # glibc's threshold is 64 MiB at most
 _STATES = pa.array(row_decoder.TRANSACTION_STATES, pa.string())
 
@@ -166,8 +167,12 @@ def decode_native(
         ProtocolError: a compressed body is corrupt, and `body_error` is not among the columns.
         BatchTooLarge: the expanded bodies exceed the limit of a batch.
     """
-    has_errors = bodies.ERROR_COLUMN in columns
-    stored = dict.fromkeys([*columns, "body"] if has_errors else columns)
+    header, has_errors = RecordHeader(data, starts), bodies.ERROR_COLUMN in columns
+    if bodies.LENGTH_COLUMN in columns and header.has_ipv6:
+        return None
+    # Lengths of stored bodies are in the headers.
+    is_expanded = not set(columns).isdisjoint(bodies.DERIVED_COLUMNS) and bodies.has_compressed(header)
+    stored = dict.fromkeys([*columns, "body"] if is_expanded else columns)
     types = {name: COLUMNS[name][0] for name in stored if name not in _NOT_STORED}
     decoded = native_columns.decode(data, starts, types, checks_bodies=check_crc)
     if decoded is None:
@@ -176,10 +181,13 @@ def decode_native(
     if "broker" in columns:
         arrays["broker"] = pa.repeat(pa.scalar(broker, pa.string()), len(starts))
     if "body" in arrays and decoded.has_compressed:
-        header = RecordHeader(data, starts)
         arrays["body"], arrays[bodies.ERROR_COLUMN] = bodies.expand_bodies(arrays["body"], header, tolerant=has_errors)
     elif has_errors:
         arrays[bodies.ERROR_COLUMN] = pa.nulls(len(starts), pa.string())
+    if bodies.LENGTH_COLUMN in columns:
+        arrays[bodies.LENGTH_COLUMN] = (
+            pc.binary_length(arrays["body"]) if is_expanded else pa.array(header["body_size"])
+        )
     return pa.record_batch([arrays[name] for name in columns], schema=_schema(columns)), decoded.faults
 
 
@@ -371,6 +379,11 @@ DECODERS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "retry_topic": _property(RETRY_TOPIC),
     "origin_message_id": _property(ORIGIN_MESSAGE_ID),
     bodies.ERROR_COLUMN: lambda records: records.bodies[1],
+    bodies.LENGTH_COLUMN: lambda records: (
+        pc.binary_length(records.bodies[0])
+        if bodies.has_compressed(records.header)
+        else pa.array(records.header["body_size"])
+    ),
 }
 
 

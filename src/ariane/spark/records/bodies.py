@@ -13,6 +13,8 @@ from ariane.protocol.records import compression
 from ariane.spark.records.layout import RecordHeader
 
 ERROR_COLUMN = "body_error"
+LENGTH_COLUMN = "body_length"  # of the expanded body
+DERIVED_COLUMNS = (ERROR_COLUMN, LENGTH_COLUMN)  # only if a schema contains them
 EXPANDED_BYTES_MAX = (
     compression.DECOMPRESSED_MAX
 )  # total size of the expanded bodies of a batch; a single body always fits
@@ -34,7 +36,7 @@ def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> 
     Raises:
         BatchTooLarge: the expanded bodies exceed the limit of a batch.
     """
-    if not (header["sys_flag"] & COMPRESSED).any():
+    if not has_compressed(header):
         return stored, pa.nulls(len(stored), pa.string())
     expanded: list[bytes | None] = stored.to_pylist()
     reasons: list[str | None] = [None] * len(expanded)
@@ -49,6 +51,11 @@ def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> 
         size += len(expanded[row] or b"")
         check_size(size)
     return pa.array(expanded, pa.binary()), pa.array(reasons, pa.string())
+
+
+def has_compressed(header: RecordHeader) -> bool:
+    """Return whether one of the bodies is compressed."""
+    return bool((header["sys_flag"] & COMPRESSED).any())
 
 
 def check_size(size: int) -> None:

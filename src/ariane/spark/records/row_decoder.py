@@ -67,9 +67,12 @@ def decode_columns(records: list[Record], broker: str | None, kinds: Mapping[str
     for name, kind in kinds.items():
         if name == "broker":
             decoded.append(pa.array([broker] * len(records), kind))
-        elif name in ("body", bodies.ERROR_COLUMN):
+        elif name in ("body", *bodies.DERIVED_COLUMNS):
             bodies_and_errors = _bodies(records, tolerant=bodies.ERROR_COLUMN in kinds)
-            decoded.append(pa.array([pair[name != "body"] for pair in bodies_and_errors], kind))
+            values: list[Any] = [pair[name == bodies.ERROR_COLUMN] for pair in bodies_and_errors]
+            if name == bodies.LENGTH_COLUMN:
+                values = [None if body is None else len(body) for body in values]
+            decoded.append(pa.array(values, kind))
         elif kind == _TIME:
             decoded.append(
                 timestamps([_TIMES[name](record, properties) for record, properties in zip(records, maps, strict=True)])

@@ -45,7 +45,9 @@ STORE_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "valid": (pa.bool_(), "BOOLEAN"),
     "damage": (pa.string(), "STRING"),
 }
-COLUMNS = {name: kind for name, kind in arrow_decoder.COLUMNS.items() if name != bodies.ERROR_COLUMN} | STORE_COLUMNS
+COLUMNS = {
+    name: kind for name, kind in arrow_decoder.COLUMNS.items() if name not in bodies.DERIVED_COLUMNS
+} | STORE_COLUMNS
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
 
 
