@@ -39,7 +39,7 @@ EXTRA_FILES = 3  # read after the last kill
 # Most files are merged between two kills: otherwise each look of the reader opens all of them.
 MAINTENANCE_INTERVAL_S = 10.0
 DRIVER_SHARE = 0.3  # of the kills: a driver takes up to a minute until its first batch, on a busy machine
-LOOK_PAUSE_S = 1.0  # between looks of the reader, each of which takes most of a CPU-second in the server of a store
+LOOK_PAUSE_S = 1.0  # between looks of the reader: each one takes most of a CPU-second in the server of a store
 MESSAGES = 5  # of a file, each with the traces of a send and of a consumption
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900 + 120 * KILLS)]
