@@ -10,10 +10,12 @@ import pytest
 from ariane.access import public_ports
 from ariane.access.public_ports import Gap
 from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
-from ariane.broker.lifecycle.ports import LOOPBACK_FIX, find_gaps
+from ariane.broker.lifecycle.ports import check_gaps, find_gaps
+from ariane.cli.servers.public_http import check_address
 from ariane.errors import ConfigError
 from ariane.nameserver.config import NameServerConfig
 from ariane.net import interfaces
+from ariane.net.listening.server_tls import ServerTlsOptions
 
 PUBLIC = {"bind_address": "0.0.0.0"}
 FILES = {"tls_server_cert_path": "c.pem", "tls_server_key_path": "c.key"}
@@ -78,21 +80,21 @@ def test_a_refusal_names_what_is_missing_and_the_fixes_in_80_columns() -> None:
     config = BrokerConfig(**PUBLIC).validate()
     found = find_gaps(config)
     with pytest.raises(ConfigError) as caught:
-        public_ports.check_gaps(config, found, server="broker", loopback=LOOPBACK_FIX)
+        check_gaps(config, found)
     lines = f"Error: {caught.value}".splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(lines)
     for word in ("'0.0.0.0'", "aclEnable=true", "tls.server.mode=enforcing", "bindAddress=127.0.0.1", "insecure=true"):
         assert word in text
     insecure = BrokerConfig(**PUBLIC, insecure=True).validate()
-    public_ports.check_gaps(insecure, found, server="broker", loopback=LOOPBACK_FIX)
+    check_gaps(insecure, found)
 
 
 def test_a_name_server_needs_access_control_and_encryption() -> None:
     access = Gap("access", "problem", "fix")
-    assert public_ports.find_gaps(NameServerConfig().validate(), has_accounts=False, access=access) == ()
-    config = NameServerConfig(bind_address="10.1.2.3")
-    assert [gap.name for gap in public_ports.find_gaps(config, has_accounts=False, access=access)] == [
+    assert public_ports.find_gaps("127.0.0.1", None, has_accounts=False, access=access) == ()
+    tls = NameServerConfig(bind_address="10.1.2.3").server_tls()
+    assert [gap.name for gap in public_ports.find_gaps("10.1.2.3", tls, has_accounts=False, access=access)] == [
         "access",
         "encryption",
     ]
@@ -128,3 +130,33 @@ def test_a_broker_registers_the_address_at_which_it_listens(
 ) -> None:
     monkeypatch.setattr(interfaces, "local_ip", lambda: "10.9.9.9")
     assert interfaces.reachable_ip(bound) == registered
+
+
+CERTIFICATE = ServerTlsOptions(mode="enforcing", is_test=False)
+
+
+@pytest.mark.parametrize(
+    ("server", "tls", "is_refused"),
+    [
+        ("console", None, True),
+        ("console", CERTIFICATE, False),
+        ("exporter", CERTIFICATE, True),
+        ("exporter", None, True),
+    ],
+)
+def test_public_http_servers_need_certificates(
+    server: str, tls: ServerTlsOptions | None, is_refused: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(address: str, *, insecure: bool = False) -> None:
+        check_address(address, tls, insecure=insecure, server=server, has_accounts=server == "console")
+
+    check("127.0.0.1")
+    if is_refused:
+        with pytest.raises(ConfigError, match="bind = '0.0.0.0': other machines reach") as caught:
+            check("0.0.0.0")
+        assert max(map(len, f"Error: {caught.value}".splitlines())) <= 80
+        check("0.0.0.0", insecure=True)
+        assert capsys.readouterr().err.startswith(f"The {server} is open to other machines: ")
+    else:
+        check("0.0.0.0")
+        assert capsys.readouterr().err == ""

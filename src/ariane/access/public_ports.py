@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from ariane.errors import ConfigError
 from ariane.net.interfaces import is_loopback
-from ariane.settings.tls import ServerTlsSettings
+from ariane.net.listening.server_tls import ServerTlsOptions
 
+INSECURE = "insecure=true in the file, or --insecure"
 OPEN_PORTS_KEY = "openToOtherMachines"  # Ariane's own, in the runtime information of a broker: `describe_gaps`
 
 
@@ -37,65 +38,63 @@ class Gap(NamedTuple):
     """Whether it stops the start, unless the server is declared insecure."""
 
 
-def requires_certificates(config: ServerTlsSettings) -> bool:
+def requires_certificates(tls: ServerTlsOptions) -> bool:
     """Return whether encrypted connections need a certificate of the operator's own authorities."""
-    return (
-        config.tls_server_need_client_auth == "require"
-        and config.tls_server_auth_client
-        and bool(config.tls_server_trust_cert_path)
-    )
+    return tls.client_auth == "require" and tls.verifies_clients and bool(tls.files.trust)
 
 
-def find_gaps(config: ServerTlsSettings, *, has_accounts: bool, access: Gap) -> tuple[Gap, ...]:
-    """Return what the request ports of a server lack; nothing if only this machine reaches them.
+def find_gaps(
+    address: str, tls: ServerTlsOptions | None, *, has_accounts: bool, access: Gap, metrics_port: int = 0
+) -> tuple[Gap, ...]:
+    """Return what the ports of a server lack; nothing if only this machine reaches them.
 
     Args:
-        config: The server's settings.
+        address: Address to listen on.
+        tls: TLS of the ports; None: they are plain.
         has_accounts: Whether requests are checked by accounts.
         access: The gap if they are not, and client certificates are not required either.
+        metrics_port: Port of the metrics; 0: none.
     """
-    if is_loopback(config.bind_address):
+    if is_loopback(address):
         return ()
-    is_enforcing = config.tls_server_mode == "enforcing"
-    has_certificate = not config.server_tls().is_test
-    is_certified = is_enforcing and requires_certificates(config)
-    gaps = [] if has_accounts or is_certified else [access]
-    if config.tls_server_mode == "disabled" or not (is_enforcing or has_certificate):
+    tls = tls or ServerTlsOptions(mode="disabled")
+    is_enforcing, has_certificate = tls.mode == "enforcing", not tls.is_test
+    gaps = [] if has_accounts or (is_enforcing and requires_certificates(tls)) else [access]
+    if tls.mode == "disabled" or not (is_enforcing or has_certificate):
         gaps.append(Gap("encryption", "connections are plain", "tls.server.mode=enforcing, certPath and keyPath"))
     elif not is_enforcing:
         gaps.append(Gap("plain connections", "connections may be plain", "tls.server.mode=enforcing", is_refused=False))
     elif not has_certificate:
         problem = "the certificate is self-signed, so clients cannot verify it"
         gaps.append(Gap("certificate", problem, "tls.server.certPath and keyPath", is_refused=False))
-    if config.metrics_port and not requires_certificates(config):
-        gaps.append(
-            Gap("metrics", f"port {config.metrics_port} serves metrics to anyone", "metricsPort=0", is_refused=False)
-        )
+    if metrics_port and not requires_certificates(tls):
+        gaps.append(Gap("metrics", f"port {metrics_port} serves metrics to anyone", "metricsPort=0", is_refused=False))
     return tuple(gaps)
 
 
-def check_gaps(config: ServerTlsSettings, gaps: Sequence[Gap], *, server: str, loopback: str) -> None:
-    """Refuse a start with gaps, unless the server is declared insecure.
+def check_gaps(address: str, gaps: Sequence[Gap], *, server: str, loopback: str, insecure: str) -> None:
+    """Refuse a start with gaps.
 
     Args:
-        config: The server's settings.
-        gaps: What its ports lack.
-        server: Its kind.
+        address: Address to listen on.
+        gaps: What the ports lack.
+        server: Kind of the server.
         loopback: What to set so that only this machine reaches it.
+        insecure: What to set to start nevertheless.
 
     Raises:
         ConfigError: names each gap and its fix, in lines of at most 80 columns.
     """
     refused = [gap for gap in gaps if gap.is_refused]
-    if not refused or config.insecure:
+    if not refused:
         return
     lines = "".join(f"\n- {gap.problem}\n  Fix: {gap.fix}" for gap in refused)
     raise ConfigError(
-        "bindAddress",
-        config.bind_address,
+        loopback.strip("-").replace(" ", "=").partition("=")[0],
+        address,
         f"other machines reach this {server}, and{lines}\n"
         f"Or listen on this machine only: {loopback}.\n"
-        "Or accept all this: insecure=true in the file, or --insecure.",
+        f"Or accept all this: {insecure}.",
     )
 
 

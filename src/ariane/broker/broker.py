@@ -38,7 +38,7 @@ from ariane.broker.handlers.reading.pull_turns import PullTurns
 from ariane.broker.handlers.sending.send_turns import SendTurns
 from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay_offsets
-from ariane.broker.lifecycle.ports import LOOPBACK_FIX, VIP_EXCLUDED_CODES, bind_ports, find_gaps
+from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports, check_gaps, find_gaps
 from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES, WriteProtection, set_limits
@@ -163,7 +163,7 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         self._gaps = find_gaps(config)
-        public_ports.check_gaps(config, self._gaps, server="broker", loopback=LOOPBACK_FIX)
+        check_gaps(config, self._gaps)
         name, directory = f"{config.broker_name}:{config.broker_id}", Path(config.store_path_root_dir) / "audit"
         self._audit = open_audit_log(config, config.acl_enable, directory, name, self._clock)
         if self._audit:

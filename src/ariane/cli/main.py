@@ -163,7 +163,7 @@ _add(
     exporter_command.exporter,
     CLUSTER,
     "ariane exporter -n 10.0.0.1:9876",
-    "ariane exporter -n 10.0.0.1:9876 --bind 0.0.0.0 --port 9557",
+    "ariane exporter -n 10.0.0.1:9876 --port 9557",
 )
 app.add_typer(archive_command.app, name="archive", rich_help_panel=PIPELINE)
 

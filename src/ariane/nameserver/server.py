@@ -65,8 +65,21 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         config = self.config
-        self.gaps = public_ports.find_gaps(config, has_accounts=config.acl_enable, access=_REGISTRATIONS)
-        public_ports.check_gaps(config, self.gaps, server="name server", loopback="bindAddress=127.0.0.1")
+        self.gaps = public_ports.find_gaps(
+            config.bind_address,
+            config.server_tls(),
+            has_accounts=config.acl_enable,
+            access=_REGISTRATIONS,
+            metrics_port=config.metrics_port,
+        )
+        if not config.insecure:
+            public_ports.check_gaps(
+                config.bind_address,
+                self.gaps,
+                server="name server",
+                loopback="bindAddress=127.0.0.1",
+                insecure=public_ports.INSECURE,
+            )
         self.tls = ServerTls(config.server_tls())
         self.tls.load()
         self._kv = kv = KvStore(Path(config.kv_config_path))

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ariane.access import public_ports
 from ariane.access.public_ports import Gap
@@ -77,7 +77,7 @@ def ha_gate(config: BrokerConfig, tls: ServerTls) -> ConnectionGate:
     return ConnectionGate(tls, is_required=config.ha_tls, setting=setting, first_byte_s=first_byte_s)
 
 
-LOOPBACK_FIX = "bindAddress=127.0.0.1, and no other brokerIP1"
+_LOOPBACK_FIX = "bindAddress=127.0.0.1, and no other brokerIP1"
 _REQUESTS = Gap(
     "access", "anyone can read, send and delete messages", "aclEnable=true with rocketmqHome, or client certificates"
 )
@@ -90,11 +90,25 @@ _REPLICATION = Gap(
 
 def find_gaps(config: BrokerConfig) -> tuple[Gap, ...]:
     """Return what the ports lack if other machines reach them."""
-    gaps = public_ports.find_gaps(config, has_accounts=config.acl_enable, access=_REQUESTS)
+    gaps = public_ports.find_gaps(
+        config.bind_address,
+        config.server_tls(),
+        has_accounts=config.acl_enable,
+        access=_REQUESTS,
+        metrics_port=config.metrics_port,
+    )
     if is_loopback(config.bind_address) or _has_safe_replication(config):
         return gaps
     return (*gaps, _REPLICATION)
 
 
+def check_gaps(config: BrokerConfig, gaps: Sequence[Gap]) -> None:
+    """Raise ConfigError if gaps stop the start."""
+    if not config.insecure:
+        public_ports.check_gaps(
+            config.bind_address, gaps, server="broker", loopback=_LOOPBACK_FIX, insecure=public_ports.INSECURE
+        )
+
+
 def _has_safe_replication(config: BrokerConfig) -> bool:
-    return config.ha_tls and (config.ha_acl_enable or public_ports.requires_certificates(config))
+    return config.ha_tls and (config.ha_acl_enable or public_ports.requires_certificates(config.server_tls()))

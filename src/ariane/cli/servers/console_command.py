@@ -37,7 +37,7 @@ app.add_typer(console_user_command.app, name="user")
     subcommand_metavar="[COMMAND]",
     epilog=examples(
         "ariane console -n 10.0.0.1:9876",
-        "ariane console -n 10.0.0.1:9876 --bind 0.0.0.0 --read-only",
+        "ariane console -n 10.0.0.1:9876 --read-only",
     ),
 )
 def console(
@@ -62,6 +62,7 @@ def console(
         bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")
     ] = False,
     definitions: shared_options.DefinedTlsKeys = None,
+    insecure: shared_options.Insecure = False,
     access: AccessOptions,
     log_file: shared_options.LogFile = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
@@ -73,6 +74,7 @@ def console(
     if fault := install_fault():
         raise ConfigError("console", None, fault)
     from ariane.cli.servers import run_server
+    from ariane.cli.servers.public_http import check_address
 
     settings = ConsoleSettings(
         namesrv=namesrv,
@@ -87,6 +89,7 @@ def console(
         is_read_only=read_only,
         is_login_required=require_login,
     )
+    check_address(settings.host, settings.tls, insecure=insecure, server="console", has_accounts=True)
     run_server.serve(lambda: _serving(settings), log_file=log_file, until_stdin_closes=until_stdin_closes)
 
 

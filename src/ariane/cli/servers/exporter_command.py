@@ -26,6 +26,7 @@ def exporter(
         float, seconds_option(minimum=0, help="Longest wait for rates and clients; then older ones are used.")
     ] = 2.0,
     definitions: shared_options.DefinedTlsKeys = None,
+    insecure: shared_options.Insecure = False,
     access: AccessOptions,
 ) -> None:
     """Serve the metrics of a cluster to Prometheus.
@@ -34,6 +35,7 @@ def exporter(
     rocketmq-exporter. Runs until SIGINT or SIGTERM.
     """
     from ariane.cli.servers import run_server
+    from ariane.cli.servers.public_http import check_address
     from ariane.cluster.connection import ClusterConnection
     from ariane.metrics.endpoint import MetricsEndpoint
     from ariane.metrics.polling.cluster_poller import ClusterPoller
@@ -42,6 +44,7 @@ def exporter(
 
     run_server.log_warnings()
     settings, tls_options = access.client_settings(), shared_options.http_tls_options(definitions)
+    check_address(bind, tls_options, insecure=insecure, server="exporter", has_accounts=False)
 
     async def run() -> None:
         with signals.loop_stop_event() as stop:
