@@ -68,7 +68,7 @@ def test_errors_name_the_value_and_the_fix(tmp_path: Path) -> None:
 
 def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keys = ("--access-key", "rocketmq", "--secret-key", "12345678")
-    where = ("-n", "10.0.0.1:9876", "--host", "10.0.0.2", "--port", "8081", "--data", str(tmp_path))
+    where = ("-n", "10.0.0.1:9876", "--host", "10.0.0.2", "--insecure", "--port", "8081", "--data", str(tmp_path))
     settings = settings_of(monkeypatch, *where, *keys, "--read-only", "--require-login", "--trace-topic", "MyTrace")
     assert (settings.namesrv, settings.host, settings.port) == ("10.0.0.1:9876", "10.0.0.2", 8081)
     assert settings.client is not None
