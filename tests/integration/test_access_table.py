@@ -1,4 +1,4 @@
-"""Each request code of a broker with access control × each kind of sender, over its port, its VIP port, TLS, and in runs.
+"""Each request code of a broker with access control × each kind of account and user, over its port, its VIP port, TLS, and in runs.
 
 The expected verdicts are the table in docs/access.md.
 """
@@ -16,6 +16,8 @@ from unittest import mock
 
 import pytest
 
+from ariane.access import users
+from ariane.access.users import User
 from ariane.broker.access.request_permissions import REQUEST_NEEDS, RUN_FIELDS
 from ariane.broker.handlers.reading.pull_turns import PullTurns
 from ariane.broker.handlers.sending.send_turns import SendTurns
@@ -24,10 +26,12 @@ from ariane.model import ids
 from ariane.net.replies import ServedTurn
 from ariane.protocol import command as commands
 from ariane.protocol import signing
-from ariane.protocol.codes import RequestCode, code_name
+from ariane.protocol.codes import RequestCode, ResponseCode, code_name
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.records import batch
+from ariane.protocol.requests.users import PolicyEntryInfo, PolicyInfo
+from ariane.store.disk.files import SystemDisk
 from ariane.testing import LocalCluster
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "access.md"
@@ -38,6 +42,13 @@ accounts:
 - {accessKey: writer-account, secretKey: writer-secret, topicPerms: [orders=PUB]}
 - {accessKey: other-account, secretKey: other-secret, topicPerms: [bills=PUB|SUB], groupPerms: [clerks=SUB]}
 """
+
+
+def policies(actions: str, *resources: str) -> tuple[PolicyInfo, ...]:
+    entries = (PolicyEntryInfo(resource, tuple(actions.split(",")), None, "Allow") for resource in resources)
+    return (PolicyInfo("Custom", tuple(entries)),)
+
+
 ADMIN = Credentials("admin-account", "admin-secret")
 SENDERS: dict[str, Credentials | None] = {
     "anonymous": None,
@@ -46,10 +57,19 @@ SENDERS: dict[str, Credentials | None] = {
     "writer": Credentials("writer-account", "writer-secret"),
     "other group": Credentials("other-account", "other-secret"),
     "admin": ADMIN,
+    "reading user": Credentials("reading-user", "reading-secret"),
+    "writing user": Credentials("writing-user", "writing-secret"),
+    "operating user": Credentials("operating-user", "operating-secret"),
+    "Super user": Credentials("super-user", "super-secret"),
 }
+USERS = [
+    User("reading-user", "reading-secret", policies=policies("Sub,Get", "Topic:ord*", "Group:stock")),
+    User("writing-user", "writing-secret", policies=policies("Pub", "Topic:orders")),
+    User("operating-user", "operating-secret", policies=policies("Create,Update,Delete,Get,List", "*")),
+    User("super-user", "super-secret", "Super"),
+]
 PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
-DENIED = "org.apache.rocketmq.acl.common.AclException: "
-HEADER = "| code | request | needs | " + " | ".join(SENDERS) + " |"
+HEADER = "| code | request | accounts need | users need | " + " | ".join(SENDERS) + " |"
 
 SEND = {
     "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
@@ -64,6 +84,7 @@ PULL = {
 OFFSET = {"consumerGroup": "stock", "topic": "orders", "queueId": "0", "commitOffset": "0"}
 ABSENT = {"clientId": "absent", "clientAddr": "absent"}  # a member that would be asked would not answer
 GROUP = {"group": "stock", "groupName": "stock", "consumerGroup": "stock", "topic": "orders", **ABSENT}
+ACL = {"policies": [{"entries": [{"resource": "Topic:absent", "actions": ["Pub"], "decision": "Deny"}]}]}
 HEARTBEAT = {
     "clientID": "client",
     "consumerDataSet": [{"groupName": "stock", "subscriptionDataSet": [{"topic": "orders", "subString": "*"}]}],
@@ -104,6 +125,15 @@ def requests(offset: int, message_id: str) -> dict[int, tuple[dict[str, str], by
         code.DELETE_SUBSCRIPTIONGROUP: (scrap, b""),
         code.UPDATE_AND_CREATE_ACL_CONFIG: ({"accessKey": "unknown-account"}, b""),
         code.DELETE_ACL_CONFIG: ({"accessKey": "unknown-account"}, b""),
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ({}, b'{"groupName":"scrap"}'),
+        **dict.fromkeys(
+            (code.AUTH_CREATE_USER, code.AUTH_UPDATE_USER, code.AUTH_DELETE_USER, code.AUTH_GET_USER),
+            ({"username": ""}, b"{}"),
+        ),
+        **dict.fromkeys(
+            (code.AUTH_CREATE_ACL, code.AUTH_UPDATE_ACL, code.AUTH_DELETE_ACL, code.AUTH_GET_ACL),
+            ({"subject": "User:operating-user", "resource": "Topic:absent"}, json.dumps(ACL).encode()),
+        ),
         code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ({"globalWhiteAddrs": "10.9.9.9"}, b""),
     }  # fmt: skip
 
@@ -130,7 +160,7 @@ async def responses(port: int, tls: ssl.SSLContext | None, frames: list[bytes]) 
 
 
 def is_served(response: Command) -> bool:
-    return not (response.remark or "").startswith(DENIED)
+    return response.code != ResponseCode.NO_PERMISSION
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +169,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     home = tmp_path_factory.mktemp("access")
     (home / "conf").mkdir()
     (home / "conf" / "plain_acl.yml").write_text(FILE)
-    with LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers:
+    users.save_users(SystemDisk(), str(home / "users.json"), users.checked_users(USERS))
+    with LocalCluster(
+        home,
+        acl_enable=True,
+        rocketmq_home=str(home),
+        authentication_enabled=True,
+        authorization_enabled=True,
+        auth_config_path=str(home),
+    ) as servers:
         yield int(servers.broker.addr.rpartition(":")[2])
 
 
@@ -180,7 +218,7 @@ def test_each_request_is_served_and_denied_as_the_page_says(
 
     by_sender = asyncio.run(work())
     lines = [
-        f"| {code} | {code_name(code)} | {REQUEST_NEEDS[code].text} | "
+        f"| {code} | {code_name(code)} | {REQUEST_NEEDS[code].text} | {REQUEST_NEEDS[code].policy} | "
         + " | ".join("yes" if served[code] else "" for served in by_sender.values())
         + " |"
         for code in sorted(codes)

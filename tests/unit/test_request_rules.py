@@ -130,6 +130,7 @@ BROKER_REQUESTS: dict[int, Example] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Example(None, SubscriptionGroupConfig(group_name="G")),
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: NOTHING,
     RequestCode.REQUEST_BATCH: NOTHING,  # its requests are those of other codes: test_request_batch
+    **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), NOTHING),  # test_acl_users
     RequestCode.GET_AUDIT_LOG: NOTHING,  # texts that are compared only: test_server_audit_log
     RequestCode.GET_TOPIC_STATS_INFO: Example(TopicRef("T")),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Example(GroupRef("G")),
@@ -190,6 +191,7 @@ NAME_SERVER_REQUESTS: dict[int, Example] = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NOTHING,
     RequestCode.UPDATE_NAMESRV_CONFIG: NOTHING,
     RequestCode.GET_NAMESRV_CONFIG: NOTHING,
+    **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), NOTHING),  # test_acl_users
     RequestCode.GET_AUDIT_LOG: NOTHING,
 }
 

@@ -2,6 +2,7 @@
 
     rocketmqHome/conf/plain_acl.yml            the default file, created empty if it does not exist
     rocketmqHome/conf/acl/**/*.yml, *.yaml     further files, except tools.yml, which tools read
+    authConfigPath/users.json                  users of ACL 2.0 with their policies, changed by requests only
 
 Secret keys may be elsewhere (`secret_references`). An invalid file stops the start. While the server runs, the last valid contents
 stay in force and the error is logged. Files that hold secrets keep their mode; new ones are readable by their owner only. No
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ariane.access import secret_references
-from ariane.access.acl import Acl, AclFile, parse_acl_file
+from ariane.access import users as user_table
+from ariane.access.acl import Acl, AclFile, UserRules, parse_acl_file
 from ariane.access.request_needs import RecordReader, RequestNeeds
+from ariane.access.users import User, Users
 from ariane.audit.records import RequestAccount
 from ariane.errors import ConfigError
 from ariane.extras import naming_extras
@@ -30,6 +33,7 @@ from ariane.net.peer_log import PeerLog
 from ariane.private_files import PRIVATE_MODE, replace_private
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import Command
+from ariane.store.disk.files import Disk
 
 log = logging.getLogger("ariane.access")
 
@@ -48,6 +52,20 @@ class AclState(NamedTuple):
     files: dict[str, AclFile]
     secret_stamps: dict[str, object]
     """Stamps of the files with secret keys, from before they were read."""
+    users: Users
+    """The users, without those of the files."""
+
+
+class UserSettings(NamedTuple):
+    """Where users are stored, and how their requests are checked."""
+
+    disk: Disk
+    path: str
+    cluster: str
+    initial: tuple[User, ...]
+    """Users that are created at the start if they do not exist."""
+    is_authorized: bool
+    """Whether policies are checked; otherwise users may do everything."""
 
 
 class RefusalRecorder(Protocol):
@@ -59,14 +77,24 @@ class RefusalRecorder(Protocol):
 
 
 class AccessControl:
-    """Checks requests by the accounts in the files below `home`."""
+    """Checks requests by the accounts in the files below `home`, and by users.
+
+    Without `home`, only users make requests; without `user_settings`, only accounts of files.
+    """
 
     def __init__(
-        self, home: Path, needs: Mapping[int, RequestNeeds], executor: Executor, now_ms: Callable[[], int]
+        self,
+        home: Path | None,
+        needs: Mapping[int, RequestNeeds],
+        executor: Executor,
+        now_ms: Callable[[], int],
+        *,
+        user_settings: UserSettings | None = None,
     ) -> None:
+        self._home = home
         # The file that ACL requests change; created if it does not exist.
-        self.default = home / "conf" / "plain_acl.yml"
-        self._more = home / "conf" / "acl"  # directory of further account files
+        self.default = (home or Path()) / "conf" / "plain_acl.yml"
+        self.user_settings = user_settings
         self._needs = needs  # of each request code that the server has
         self._executor = executor
         self._now_ms = now_ms
@@ -74,7 +102,9 @@ class AccessControl:
         # Records refused requests; None: they are only logged.
         self.audit: RefusalRecorder | None = None
         self._peer_log = PeerLog(log)  # refused requests are logged at a bounded rate per peer
-        self._create_default()
+        if home is not None:
+            self._create_default()
+        self._users = self._load_users(user_settings) if user_settings is not None else {}
         stamps = self._stamps()  # taken before reading, so that a change in between is read by the next poll
         # Accounts and allow lists of all files; replaced as a whole, so that a request sees one state.
         self._state = self._read()
@@ -142,6 +172,23 @@ class AccessControl:
         _replace(path, text.encode())
         self._state, self._loaded_stamps = state, self._stamps() | state.secret_stamps
 
+    async def edit_users(self, change: Callable[[Users], dict[str, User]]) -> None:
+        """Change the users, durably, and put the change in force.
+
+        Raises:
+            ConfigError, ReplyError: of `change`; nothing is written.
+            OSError: the file cannot be written.
+        """
+        async with self._lock:
+            await self._in_thread(self._edit_users, change)
+
+    def _edit_users(self, change: Callable[[Users], dict[str, User]]) -> None:
+        assert self.user_settings is not None
+        users = change(self._users)
+        user_table.save_users(self.user_settings.disk, self.user_settings.path, users)
+        self._users = users
+        self._state = self._state._replace(acl=self._acl(self._state.files), users=users)
+
     def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
@@ -158,6 +205,8 @@ class AccessControl:
             if self.audit is not None:
                 self.audit.refused(command, peer, denial)
             self._peer_log.warning(peer.ip, now, "Denied %s of %s: %s", code_name(command.code), peer.addr, denial)
+            if self.user_settings is not None:
+                return Reply(ResponseCode.NO_PERMISSION, remark=denial)  # as in 5.x
             return Reply(ResponseCode.SYSTEM_ERROR, remark=DENIED + denial)
 
         return guarded
@@ -174,11 +223,37 @@ class AccessControl:
             raise ConfigError("rocketmqHome", str(self.default), f"cannot write the file: {error.strerror}") from error
         log.warning("Created %s without accounts: all requests are denied until accounts are added", self.default)
 
+    def _load_users(self, settings: UserSettings) -> Users:
+        users = user_table.load_users(settings.disk, settings.path)
+        missing = [user for user in settings.initial if user.username not in users]
+        if missing:
+            users = {**users, **user_table.checked_users(missing)}
+            try:
+                user_table.save_users(settings.disk, settings.path, users)
+            except OSError as error:
+                fix = f"cannot write the file: {error.strerror}"
+                raise ConfigError("authConfigPath", settings.path, fix) from error
+            log.warning("Created the users %s in %s", ", ".join(user.username for user in missing), settings.path)
+        if not users and self._home is None:
+            log.warning(
+                "There is no user in %s: all requests are denied. Set initAuthenticationUser and restart", settings.path
+            )
+        return users
+
+    def _acl(self, files: Mapping[str, AclFile]) -> Acl:
+        rules = None
+        if (settings := self.user_settings) is not None:
+            rules = UserRules(user_table.accounts(self._users), settings.cluster, settings.is_authorized)
+        return Acl(list(files.items()), self._needs, rules)
+
     def _paths(self) -> list[str]:
-        more = [path for path in self._more.rglob("*") if path.suffix in (".yml", ".yaml")]
+        if self._home is None:
+            return []
+        directory = self._home / "conf" / "acl"  # further account files
+        more = [path for path in directory.rglob("*") if path.suffix in (".yml", ".yaml")]
         paths = [self.default, *sorted(path for path in more if path.name != "tools.yml")]
         if len(paths) > FILES_MAX:
-            raise ConfigError("aclEnable", str(self._more), f"{len(paths)} files: expected at most {FILES_MAX}")
+            raise ConfigError("aclEnable", str(directory), f"{len(paths)} files: expected at most {FILES_MAX}")
         return [str(path) for path in paths]
 
     def _stamps(self, *secret_files: str) -> dict[str, object]:
@@ -192,7 +267,7 @@ class AccessControl:
             document = instead[path] if instead and path in instead else _document(path)
             secret_stamps |= {name: _stamp(name) for name in secret_references.secret_files(document)}
             files[path] = parse_acl_file(path, secret_references.with_secrets(path, document, os.environ))
-        return AclState(Acl(list(files.items()), self._needs), files, secret_stamps)
+        return AclState(self._acl(files), files, secret_stamps, self._users)
 
 
 def _stamp(path: str) -> object:

@@ -2,6 +2,7 @@
 
     global allowlist ─▶ account ─▶ its allowlist ─▶ signature ─▶ trace topic ─▶ admin code ─▶ each topic and group
          accept         else deny      accept         else deny      accept       else deny     permitted, else deny
+                        user, enabled ────────────▶ signature ─▶ Super user ───────────────▶ policies for each resource
 
 What each code needs is in a table of the server. A request without an access key is that of the account which names the client's
 certificate: TLS has verified it, so a signature would add nothing.
@@ -16,13 +17,17 @@ import msgspec
 
 from ariane.access import ip_allowlist
 from ariane.access.ip_allowlist import Pattern
+from ariane.access.policies import find_denial
 from ariane.access.request_needs import (
+    CLUSTER,
+    Action,
     Permission,
     RecordReader,
     RequestNeeds,
     RequiredPermission,
     required_permissions,
 )
+from ariane.access.users import UserAccount
 from ariane.audit.records import RequestAccount
 from ariane.errors import ConfigError
 from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
@@ -131,10 +136,16 @@ class Account(NamedTuple):
     default_group: Permission
     resources: Mapping[str, Permission]  # groups by their retry topic
 
+    @property
+    def secret_key(self) -> str:
+        return self.entry.secret_key
+
     def has_permission(self, need: RequiredPermission) -> bool:
         """Return whether the account has a permission, explicitly or by default."""
         if need.right is Permission.REGISTER:
             return not {need.resource, "*"}.isdisjoint(self.entry.brokers or ())
+        if not need.right:
+            return True
         default = self.default_group if need.resource.startswith(RETRY_PREFIX) else self.default_topic
         return bool(self.resources.get(need.resource, default) & need.right)
 
@@ -171,12 +182,31 @@ def parse_account(path: str, entry: AccountEntry) -> Account:
 
 # --- the decision ---
 
+WHOLE_SERVER = RequiredPermission(CLUSTER, Permission.DENY, Action.UPDATE)
+
+
+class UserRules(NamedTuple):
+    """The users of ACL 2.0, and how their requests are checked."""
+
+    accounts: Mapping[str, UserAccount]
+    cluster: str  # name of the resource Cluster
+    is_authorized: bool  # whether policies are checked; otherwise users may do everything
+
 
 class Acl:
-    """The rules of all files. Of several accounts with one access key, the first counts."""
+    """The rules of all files and users.
 
-    def __init__(self, files: Sequence[tuple[str, AclFile]], needs: Mapping[int, RequestNeeds]) -> None:
+    Of several accounts with one access key, the first counts, and those of the files come before users.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[tuple[str, AclFile]],
+        needs: Mapping[int, RequestNeeds],
+        users: UserRules | None = None,
+    ) -> None:
         self._needs = needs  # of each request code
+        self._users = users
         self._accounts: dict[str, Account] = {}
         self._by_certificate: dict[str, Account] = {}
         white: list[Pattern] = []
@@ -193,7 +223,9 @@ class Acl:
 
     def secret_keys(self) -> dict[str, str]:
         """Return the secret keys of all accounts by access key."""
-        return {access_key: account.entry.secret_key for access_key, account in self._accounts.items()}
+        users = self._users.accounts if self._users is not None else {}
+        keys = {name: account.secret_key for name, account in users.items()}
+        return keys | {name: account.secret_key for name, account in self._accounts.items()}
 
     def is_open_to(self, ip: str) -> bool:
         """Return whether requests from an address are not checked."""
@@ -207,7 +239,7 @@ class Acl:
             names: of the client's verified certificate.
         """
         if access_key := fields.get(ACCESS_KEY):
-            return access_key if access_key in self._accounts else None
+            return access_key if self.account(access_key) is not None else None
         certified = (self._by_certificate[name] for name in names if name in self._by_certificate)
         return next((account.entry.access_key for account in certified), None)
 
@@ -236,19 +268,22 @@ class Acl:
         if self.is_open_to(ip):
             return None
         access_key = fields.get(ACCESS_KEY)
-        if not access_key:
-            certified = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
-            if certified is None:
+        if access_key:
+            account = self.account(access_key)
+            if account is None:
+                return f"No acl config for {_shown(access_key)}"
+            if isinstance(account, Account) and ip_allowlist.matches(account.white, ip):
+                return None
+            if isinstance(account, UserAccount) and not account.user.is_enabled:
+                return f"User:{access_key} is disabled."
+            if not is_verified and not verify(account.secret_key, fields, body):
+                return f"Check signature failed for accessKey={access_key}"
+        else:
+            account = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
+            if account is None:
                 return "No accessKey is configured"
-            return self._missing_permission(certified, code, fields, body, read_record)
-        account = self._accounts.get(access_key)
-        if account is None:
-            return f"No acl config for {_shown(access_key)}"
-        if ip_allowlist.matches(account.white, ip):
-            return None
-        if not is_verified and not verify(account.entry.secret_key, fields, body):
-            return f"Check signature failed for accessKey={access_key}"
-        return self._missing_permission(account, code, fields, body, read_record)
+        required = list(required_permissions(self._needs[code], fields, body, read_record))
+        return self.denial(account, code, required, ip)
 
     def broker_denial(self, broker: str, fields: Mapping[str, str], body: bytes) -> str | None:
         """Return why signed fields are not from an account that may replicate a broker, None if they are.
@@ -272,23 +307,48 @@ class Acl:
             return (
                 RequestAccount("") if certified is None else RequestAccount(certified.entry.access_key, "certificate")
             )
-        account = self._accounts.get(access_key)
-        is_proven = account is not None and verify(account.entry.secret_key, fields, body)
+        account = self.account(access_key)
+        is_proven = account is not None and verify(account.secret_key, fields, body)
         return RequestAccount(access_key, "signature" if is_proven else "")
 
-    def _missing_permission(
-        self, account: Account, code: int, fields: Mapping[str, str], body: bytes, read_record: RecordReader
+    def account(self, access_key: str) -> Account | UserAccount | None:
+        """Return an account by its name."""
+        account = self._accounts.get(access_key)
+        return account if account is not None or self._users is None else self._users.accounts.get(access_key)
+
+    def denial(
+        self, account: Account | UserAccount, code: int, required: Sequence[RequiredPermission], ip: str
     ) -> str | None:
-        needs = self._needs[code]
-        required = list(required_permissions(needs, fields, body, read_record))
+        """Return why an authenticated account may not make a request, None if it may.
+
+        Args:
+            account: The sender.
+            code: Code of the request.
+            required: Permissions for what the request names (`required_permissions`).
+            ip: Address of the sender.
+        """
+        is_admins = self._needs[code].is_admin
+        if isinstance(account, UserAccount):
+            return self._denial_of_user(account, required or ([WHOLE_SERVER] if is_admins else []), ip)
         if RequiredPermission(TRACE_TOPIC, Permission.PUB) in required:
             return None
-        if needs.is_admin and not account.entry.admin:
+        if is_admins and not account.entry.admin:
             return f"Need admin permission for request code={code}, but accessKey={account.entry.access_key} is not"
         if account.entry.admin and not account.resources:
             return None
         refused = next((need for need in required if not account.has_permission(need)), None)
         return None if refused is None else f"No default permission for {_shown(str(refused))}"
+
+    def _denial_of_user(self, account: UserAccount, required: Sequence[RequiredPermission], ip: str) -> str | None:
+        assert self._users is not None
+        if account.user.is_super or not self._users.is_authorized:
+            return None
+        for need in required:
+            name = self._users.cluster if need.kind == "Cluster" else need.resource.removeprefix(RETRY_PREFIX)
+            if reason := find_denial(account.rules, need, name, ip):
+                resource = _shown(f"{need.kind}:{name or '*'}")
+                return f"User:{account.user.username} has no permission to access {resource} from {ip}, {reason}"
+        return None
 
 
 def _shown(text: str) -> str:

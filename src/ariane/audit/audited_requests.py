@@ -58,6 +58,11 @@ CHANGES: dict[int, Resource] = {
     Code.UPDATE_BROKER_CONFIG: _setting_keys,
     Code.UPDATE_AND_CREATE_ACL_CONFIG: _ACCOUNT,
     Code.DELETE_ACL_CONFIG: _ACCOUNT,
+    **dict.fromkeys((Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER), _named(user="username")),
+    **dict.fromkeys(
+        (Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL),
+        _named(subject="subject", resource="resource"),
+    ),
     Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _named(addresses="globalWhiteAddrs", file="aclFileFullPath"),
     Code.INVOKE_BROKER_TO_RESET_OFFSET: _named(topic="topic", group="group"),
     Code.CLONE_GROUP_OFFSET: _named(topic="topic", group="destGroup"),
@@ -100,7 +105,8 @@ READS = frozenset(
         Code.GET_BROKER_RUNTIME_INFO, Code.GET_ALL_DELAY_OFFSET, Code.QUERY_TOPIC_CONSUME_BY_WHO,
         Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Code.GET_ALL_PRODUCER_INFO, Code.QUERY_CORRECTION_OFFSET,
         Code.QUERY_CONSUME_QUEUE, Code.GET_BROKER_CONFIG, Code.GET_BROKER_CLUSTER_ACL_INFO,
-        Code.GET_BROKER_CLUSTER_ACL_CONFIG, Code.GET_AUDIT_LOG,
+        Code.GET_BROKER_CLUSTER_ACL_CONFIG, Code.GET_AUDIT_LOG, Code.AUTH_GET_USER, Code.AUTH_LIST_USER,
+        Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL,
         # Name servers
         Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE, Code.QUERY_DATA_VERSION, Code.GET_ROUTEINFO_BY_TOPIC,
         Code.GET_BROKER_CLUSTER_INFO, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_TOPICS_BY_CLUSTER,

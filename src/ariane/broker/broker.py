@@ -21,10 +21,10 @@ from typing import Self
 import msgspec
 
 from ariane.access import public_ports
-from ariane.access.access_control import POLL_INTERVAL_S, AccessControl
+from ariane.access.access_control import POLL_INTERVAL_S
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.broker import request_routing
-from ariane.broker.access.request_permissions import REQUEST_NEEDS
+from ariane.broker.access.broker_accounts import guard, open_access_control, signs
 from ariane.broker.access.signed_turns import with_signatures
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.client_registry import ClientRegistry
@@ -165,7 +165,7 @@ class Broker:
         self._gaps = find_gaps(config)
         check_gaps(config, self._gaps)
         name, directory = f"{config.broker_name}:{config.broker_id}", Path(config.store_path_root_dir) / "audit"
-        self._audit = open_audit_log(config, config.acl_enable, directory, name, self._clock)
+        self._audit = open_audit_log(config, config.has_accounts, directory, name, self._clock)
         if self._audit:
             self._open.push_async_callback(self._audit.close)
         handlers: dict[int, Handler] = {}
@@ -192,7 +192,7 @@ class Broker:
         self._open_store(store_host)
         self._build_services(store_host)
 
-        sign = None if credentials is None else functools.partial(signing.sign, credentials)
+        sign = signs(config) if credentials is None else functools.partial(signing.sign, credentials)
         peers = await self._open.enter_async_context(ConnectionPool(tls=client_tls, sign=sign))
         # Forwards requests of clients: with the broker's account they could do more than their senders may.
         self._forwards = await self._open.enter_async_context(ConnectionPool(tls=client_tls))
@@ -278,8 +278,7 @@ class Broker:
         config, store, now_ms = self.config, self._store, self._clock.now_ms
         self._build_statistics()
         self._remover = TopicRemover(tables=self._state, store=store, stats=self._stats)
-        home = Path(config.rocketmq_home)
-        self._access = AccessControl(home, REQUEST_NEEDS, self._thread, now_ms) if config.acl_enable else None
+        self._access = open_access_control(config, self._disk, self._thread, now_ms)
         if self._audit and self._access:
             self._audit.identification, self._access.audit = self._access, self._audit
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
@@ -379,11 +378,7 @@ class Broker:
             )
         if self._audit:
             table = self._audit.with_records(table)
-        return (
-            self._access.with_checks(table, self._store.read_record, self._server.limits.quotas)
-            if self._access
-            else table
-        )
+        return guard(self.config, self._access, table, self._store.read_record, self._server.limits.quotas)
 
     def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
         """Return the fast paths of sends and pulls by code; none where each request is refused."""

@@ -26,6 +26,7 @@ from ariane.broker.handlers.admin.request_batch import RequestBatchHandler
 from ariane.broker.handlers.admin.runtime_info import RuntimeInfoHandler
 from ariane.broker.handlers.admin.statistics import StatisticsHandler
 from ariane.broker.handlers.admin.topic_admin import TopicAdminHandler
+from ariane.broker.handlers.admin.user_admin import UserAdminHandler
 from ariane.broker.handlers.reading.message_query import MessageQueryHandler
 from ariane.broker.handlers.reading.offset_requests import OffsetHandler
 from ariane.broker.handlers.reading.pull import PullHandler
@@ -244,4 +245,6 @@ class BrokerHandlers:
             clock=clock,
         )
         self.audit = AuditHandler(services.audit, is_protected=services.access is not None)
-        self.acl_admin = AclAdminHandler(config=config, addr=services.addr, access=services.access)
+        files = services.access if config.acl_enable else None
+        self.acl_admin = AclAdminHandler(config=config, addr=services.addr, access=files)
+        self.user_admin = UserAdminHandler(services.access if config.authentication_enabled else None)

@@ -19,6 +19,7 @@ from ariane.cluster.messages.message_tracking import MessageTrackOperations
 from ariane.cluster.messages.transaction_admin import TransactionOperations
 from ariane.cluster.servers.acl_admin import AclOperations
 from ariane.cluster.servers.audit_records import AuditOperations
+from ariane.cluster.servers.user_admin import UserOperations
 from ariane.cluster.topics.topic_admin import TopicOperations
 
 
@@ -32,6 +33,7 @@ class Admin(
     OffsetOperations,
     AclOperations,
     AuditOperations,
+    UserOperations,
     MessageSearchOperations,
     DelayedOperations,
     TransactionOperations,

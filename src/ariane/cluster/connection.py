@@ -114,6 +114,9 @@ class Change(msgspec.Struct, frozen=True):
     body: bytes = b""
     is_optional: bool = False
 
+    def __repr__(self) -> str:
+        return f"Change({self.addr!r}, {self.summary!r}, ...)"  # a body may hold a password
+
 
 class ExecutedChange(NamedTuple):
     """A change and the response of the server; None in a dry run."""

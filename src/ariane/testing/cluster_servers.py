@@ -126,7 +126,12 @@ class ClusterServers:
         disk: FillableDisk | MemoryDisk
         if self._directory is None:
             disk, store = MemoryDisk(self.clock), MEMORY_ROOT
-            values = {**SMALL_INDEX, "stats_log_dir": str(self._home / "statistics" / directory), **self._settings}
+            values = {
+                **SMALL_INDEX,
+                "stats_log_dir": str(self._home / "statistics" / directory),
+                "audit_log_path": str(self._home / "audit" / directory),
+                **self._settings,
+            }
         else:
             disk, store = FillableDisk(), str(self._directory / directory)
             values = {**self._settings}

@@ -120,6 +120,9 @@ class FakeDisk:
         self._link(path, file)
         return self._handle(path)
 
+    def create_private(self, path: str) -> int:
+        return self.create(path, 0)
+
     def close(self, handle: int) -> None:
         del self._handles[handle]
 

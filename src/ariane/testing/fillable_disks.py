@@ -112,6 +112,9 @@ class MemoryDisk:
             _check_room(self.is_full, path)
             return self._new_handle(self._new_file(path, size))
 
+    def create_private(self, path: str) -> int:
+        return self.create(path, 0)
+
     def close(self, handle: int) -> None:
         del self._handles[handle]
 

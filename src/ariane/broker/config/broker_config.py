@@ -42,6 +42,11 @@ class BrokerConfig(ReplicationSettings, frozen=True, kw_only=True, rename=java_n
         return ALL_ADDRESSES if self.broker_ip1 and not is_loopback(self.broker_ip1) else LOOPBACK
 
     @property
+    def has_accounts(self) -> bool:
+        """Whether requests need an account or user."""
+        return self.acl_enable or self.authentication_enabled
+
+    @property
     def sync_flush(self) -> bool:
         """Whether responses wait for the disk."""
         return self.flush_disk_type == "SYNC_FLUSH"
@@ -129,6 +134,9 @@ def _check_paths(config: BrokerConfig) -> None:
             config.rocketmq_home,
             "required by aclEnable: set the directory of conf/plain_acl.yml here or in $ROCKETMQ_HOME",
         )
+    if config.authorization_enabled and not config.authentication_enabled:
+        fix = "requires authenticationEnabled=true: without signatures anyone may take the name of any user"
+        raise ConfigError("authorizationEnabled", True, fix)
 
 
 def _check_delay_levels(config: BrokerConfig) -> None:

@@ -119,6 +119,21 @@ class AccessSettings(TopicSettings, frozen=True, kw_only=True, rename=java_name)
     """File with the secret key, instead of secretKey."""
     secret_key_variable: Annotated[str, ARIANE_ONLY] = ""
     """Environment variable with the secret key, instead of secretKey."""
+    authentication_enabled: Annotated[bool, ROCKETMQ_5] = False
+    """Serve only requests that a user has signed (ACL 2.0), or, with aclEnable, an account of plain_acl.yml."""
+    authorization_enabled: Annotated[bool, ROCKETMQ_5] = False
+    """Check the policies of users. Without, each user may do everything."""
+    auth_config_path: Annotated[str, ROCKETMQ_5, DefaultText("storePathRootDir/config")] = ""
+    """Directory of users.json, which holds users and policies."""
+    init_authentication_user: Annotated[str, ROCKETMQ_5, Concealed()] = ""
+    """Super user that is created if it does not exist: `{"username":"…","password":"…"}`."""
+    inner_client_authentication_credentials: Annotated[str, ROCKETMQ_5, Concealed()] = ""
+    """Another one: `{"accessKey":"…","secretKey":"…"}`. A slave signs its requests to its master with it."""
+    authentication_whitelist: Annotated[str, ROCKETMQ_5] = ""
+    """Request codes that need no signature, separated by commas; with authorizationEnabled only those that are also in
+    authorizationWhitelist. Names of gRPC messages have no effect."""
+    authorization_whitelist: Annotated[str, ROCKETMQ_5] = ""
+    """Request codes that need a signature only."""
 
 
 class FlowControlSettings(AccessSettings, frozen=True, kw_only=True, rename=java_name):

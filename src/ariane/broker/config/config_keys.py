@@ -61,6 +61,13 @@ _REASONS = {
     "the broker registers at every interval and at every change": "forceRegister",
     "name servers accept registrations in either form": "compressedRegister",
     "each process has one log: standard error, or the file of --log": "isolateLogEnable",
+    "users and policies are checked by the broker itself, at each request, without caches": (
+        "authenticationProvider authenticationMetadataProvider authenticationStrategy authorizationProvider "
+        "authorizationMetadataProvider authorizationStrategy userCacheMaxNum userCacheExpiredSecond userCacheRefreshSecond "
+        "aclCacheMaxNum aclCacheExpiredSecond aclCacheRefreshSecond statefulAuthenticationCacheMaxNum "
+        "statefulAuthenticationCacheExpiredSecond statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond"
+    ),
+    "with aclEnable, the accounts of plain_acl.yml are valid alongside users": "migrateAuthFromV1Enabled",
 }
 WITHOUT_EFFECT = {key: reason for reason, keys in _REASONS.items() for key in keys.split()}
 

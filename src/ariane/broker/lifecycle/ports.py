@@ -93,7 +93,7 @@ def find_gaps(config: BrokerConfig) -> tuple[Gap, ...]:
     gaps = public_ports.find_gaps(
         config.bind_address,
         config.server_tls(),
-        has_accounts=config.acl_enable,
+        has_accounts=config.has_accounts,
         access=_REQUESTS,
         metrics_port=config.metrics_port,
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, table
+from ariane.cli.admin import user_commands
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, report_changes, table
 from ariane.cli.options import shared_options
 from ariane.cli.output.help_format import create_app
 from ariane.errors import UsageError
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from ariane.cluster.connection import Answers, Change
     from ariane.protocol.requests.acl import AccountBody, AclConfig
 
-app = create_app("Manage accounts of access control.")
+app = create_app("Manage accounts, users and policies of access control.")
+app.add_typer(user_commands.users_app, name="user")
+app.add_typer(user_commands.policies_app, name="policy")
 
 PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
 
@@ -143,7 +146,7 @@ def set_account(
         )
         return await admin.save_account(update, servers)
 
-    _report(session, session.run(work), f"saved account {account}")
+    report_changes(session, session.run(work), f"saved account {account}")
 
 
 @app.command("delete", "ariane acl delete shop-account --dry-run", "ariane acl delete shop-account")
@@ -154,7 +157,7 @@ def delete_account(account: Account, brokers: BrokerChoice, session: ChangeSessi
         servers = await brokers.select(admin, with_slaves=True)
         return await admin.delete_account(account, servers)
 
-    _report(session, session.run(work), f"deleted account {account}")
+    report_changes(session, session.run(work), f"deleted account {account}")
 
 
 @app.command("allow", "ariane acl allow '10.0.0.*,192.168.1.7'", "ariane acl allow '' --dry-run")
@@ -174,7 +177,7 @@ def allow_addresses(
         servers = await brokers.select(admin, with_slaves=True)
         return await admin.set_global_addresses(patterns, servers)
 
-    _report(session, session.run(work), f"allowed {patterns or 'no address'}")
+    report_changes(session, session.run(work), f"allowed {patterns or 'no address'}")
 
 
 def _account(account: AccountBody) -> dict[str, Any]:
@@ -206,8 +209,3 @@ def _stored_admin(answers: Answers[AclConfig], access_key: str) -> bool:
         why = "servers disagree" if len(values) > 1 else "a server did not respond"
         raise UsageError("--admin", None, f"{why} whether {access_key} administers; specify --admin or --no-admin")
     return values.pop() if values else False
-
-
-def _report(session: AdminSession, changes: Sequence[Change], done: str) -> None:
-    addrs = [change.addr for change in changes]
-    session.show({"changed": addrs}, *(f"{done} on {addr}" for addr in addrs))

@@ -141,3 +141,9 @@ def table(names: Iterable[str], rows: Iterable[tuple[Value, ...]]) -> Table:
     from ariane.reports.report import Column, Table
 
     return Table("", tuple(map(Column, names)), tuple(rows))
+
+
+def report_changes(session: AdminSession, changes: Sequence[Change], done: str) -> None:
+    """Print the servers that executed a change."""
+    addrs = [change.addr for change in changes]
+    session.show({"changed": addrs}, *(f"{done} on {addr}" for addr in addrs))

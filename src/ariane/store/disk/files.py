@@ -60,6 +60,10 @@ class Disk(Protocol):
         """Create a file of `size` zero bytes (sparse). FileExistsError if it exists."""
         ...
 
+    def create_private(self, path: str) -> int:
+        """Create an empty file that only its owner can read. FileExistsError if it exists."""
+        ...
+
     def close(self, handle: int) -> None: ...
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         """Return up to `size` bytes; fewer only at the end of the file."""
@@ -130,6 +134,9 @@ class SystemDisk:
 
     def open(self, path: str) -> int:
         return os.open(path, self.open_flags)
+
+    def create_private(self, path: str) -> int:
+        return os.open(path, self.open_flags | os.O_CREAT | os.O_EXCL, 0o600)
 
     def create(self, path: str, size: int) -> int:
         handle = os.open(path, self.open_flags | os.O_CREAT | os.O_EXCL, 0o644)
@@ -406,12 +413,16 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
         disk.close(handle)
 
 
-def write_atomic(disk: Disk, path: str, data: bytes) -> None:
-    """Replace the content of `path`: after a crash at any point it has the old content or the new one."""
+def write_atomic(disk: Disk, path: str, data: bytes, *, is_private: bool = False) -> None:
+    """Replace the content of `path`: after a crash at any point it has the old content or the new one.
+
+    Args:
+        is_private: Whether only the owner of the file can read it.
+    """
     temporary = path + ".tmp"
     if disk.size(temporary) is not None:
         disk.remove(temporary)
-    handle = disk.create(temporary, 0)
+    handle = disk.create_private(temporary) if is_private else disk.create(temporary, 0)
     try:
         disk.pwrite(handle, data, 0)
         disk.fsync(handle)
