@@ -1,4 +1,5 @@
-"""Build hooks: the documentation site, which `mkdocs build` writes before, as share/doc/ariane; the links of the README.
+"""Build hooks: the documentation site, which `mkdocs build` writes before, as share/doc/ariane; the bill of materials as
+.dist-info/sboms/ariane.cdx.json (CycloneDX, PEP 770); the links of the README.
 
     ARIANE_SITE=build/site ARIANE_REPOSITORY=https://github.com/OWNER/NAME python -m build
 
@@ -8,8 +9,11 @@ has no links to the repository, and the links of the README are relative.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +22,33 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 TARGET = "share/doc/ariane"  # below the prefix of the environment that installs the wheel
 OMITTED = {".map", ".gz"}  # for debuggers and web servers
+SBOM = "ariane.cdx.json"
+VENDORED = "src/ariane/console/static/vendor"  # scripts and styles of others, which the wheel contains
+LOCK = "requirements.lock"
+PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 RELATIVE_LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)")
 PICTURES = (".png", ".svg")
 
 
 class SiteHook(BuildHookInterface[Any]):
-    """Adds the files of the site to the data of the wheel."""
+    """Adds the bill of materials, and the files of the site to the data of the wheel."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the files, or raise an error if the directory contains no site."""
+        self._directory = tempfile.TemporaryDirectory()
+        sbom = Path(self._directory.name, SBOM)
+        document = bill_of_materials(Path(self.root), self.metadata.version)
+        sbom.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        build_data["sbom_files"].append(str(sbom))
+        self._add_site(build_data)
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the bill of materials, which the wheel contains now."""
+        self._directory.cleanup()
+
+    def _add_site(self, build_data: dict[str, Any]) -> None:
         name = os.environ.get("ARIANE_SITE")
         if not name:
             return
@@ -38,6 +58,54 @@ class SiteHook(BuildHookInterface[Any]):
         for path in site.rglob("*"):
             if path.is_file() and path.suffix not in OMITTED:
                 build_data["shared_data"][str(path)] = f"{TARGET}/{path.relative_to(site).as_posix()}"
+
+
+def bill_of_materials(root: Path, version: str) -> dict[str, Any]:
+    """Return the components of the wheel (CycloneDX 1.6): its vendored files, and the packages that this version is tested with.
+
+    The same sources give the same document: it has no time, and its serial number follows from its content.
+    """
+    components = _vendored(root / VENDORED) + _locked((root / LOCK).read_text(encoding="utf-8"))
+    wheel = _component("pypi", "ariane", version) | {"licenses": [{"license": {"id": "Apache-2.0"}}]}
+    name = json.dumps([wheel, components], sort_keys=True)
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}",
+        "version": 1,
+        "metadata": {"component": wheel},
+        "components": components,
+        "dependencies": [
+            {"ref": wheel["bom-ref"], "dependsOn": [component["bom-ref"] for component in components]},
+            *({"ref": component["bom-ref"]} for component in components),
+        ],
+    }
+
+
+def _vendored(directory: Path) -> list[dict[str, Any]]:
+    """Return the packages whose files the wheel contains, each with the hashes of its files."""
+    packages: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for entry in json.loads((directory / "manifest.json").read_text(encoding="utf-8")):
+        hashes = [{"alg": "SHA-256", "content": entry["sha256"]}]
+        file = {"type": "file", "name": entry["file"], "hashes": hashes}
+        packages.setdefault((entry["package"], entry["version"]), []).append(file)
+    return [
+        _component("npm", name, version) | {"scope": "required", "components": files}
+        for (name, version), files in packages.items()
+    ]
+
+
+def _locked(lock: str) -> list[dict[str, Any]]:
+    """Return the packages of the lock file. They are not in the wheel, and an installation may have others."""
+    return [
+        _component("pypi", name, version) | {"scope": "optional"}
+        for name, version in dict.fromkeys(PINNED.findall(lock))
+    ]
+
+
+def _component(kind: str, name: str, version: str) -> dict[str, Any]:
+    purl = f"pkg:{kind}/{name}@{version}"
+    return {"type": "library", "name": name, "version": version, "purl": purl, "bom-ref": purl}
 
 
 class LinksHook(MetadataHookInterface):

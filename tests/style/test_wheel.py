@@ -4,7 +4,10 @@ metadata has links that work outside of the repository.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -55,6 +58,38 @@ def test_the_documentation_is_in_the_wheel_if_it_was_built(tmp_path: Path, monke
     monkeypatch.setenv("ARIANE_SITE", str(tmp_path / "other"))
     with pytest.raises(FileNotFoundError, match="no index.html in .*other: run `mkdocs build --strict` first"):
         list(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+
+
+def test_the_bill_of_materials_names_vendored_files_and_locked_packages(tmp_path: Path) -> None:
+    [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if ".dist-info/sboms/" in name]
+        bill = json.loads(archive.read(name))
+        contents = {path: hashlib.sha256(archive.read(path)).hexdigest() for path in archive.namelist()}
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    files = {
+        f"ariane/console/static/vendor/{file['name']}": file["hashes"][0]["content"]
+        for component in bill["components"]
+        for file in component.get("components", ())
+    }
+    vendored = {path for path in contents if "/vendor/" in path and not path.endswith("manifest.json")}
+    assert files == {path: contents[path] for path in vendored}
+    locked = {line.split(" ")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
+    packages = {f"{part['name']}=={part['version']}" for part in bill["components"] if part["scope"] == "optional"}
+    assert packages == locked
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-spark.lock", "requirements-dev.lock"])
+def test_each_locked_package_has_hashes(lock: str) -> None:
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    packages = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+    assert packages
+    assert [package.split()[0] for package in packages if "--hash=sha256:" not in package] == []
+
+
+def test_each_crate_of_a_registry_has_a_checksum() -> None:
+    crates = tomllib.loads((ROOT / "native" / "Cargo.lock").read_text(encoding="utf-8"))["package"]
+    assert [crate["name"] for crate in crates if "source" in crate and "checksum" not in crate] == []
 
 
 def test_links_lead_to_the_files_of_this_version_in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
