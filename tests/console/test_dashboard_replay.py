@@ -65,7 +65,7 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "our default is higher, for clients that request more than 32 messages"
     ),
     IntendedDifference(
-        "broker-config", r"extra \.body\.data\.(haTls|insecure|tls\..+|auth.+)",
+        "broker-config", r"extra \.body\.data\.(haTls|haAclEnable|insecure|accessKey|secretKey\w*|tls\..+|auth.+)",
         "settings of TLS, which are system properties of Java's brokers, and of users, which 4.9.4 does not have", (NEW,)
     ),
     IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),

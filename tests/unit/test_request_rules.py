@@ -191,7 +191,6 @@ NAME_SERVER_REQUESTS: dict[int, Example] = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NOTHING,
     RequestCode.UPDATE_NAMESRV_CONFIG: NOTHING,
     RequestCode.GET_NAMESRV_CONFIG: NOTHING,
-    **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), NOTHING),  # test_acl_users
     RequestCode.GET_AUDIT_LOG: NOTHING,
 }
 
