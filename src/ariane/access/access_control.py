@@ -236,7 +236,7 @@ class AccessControl:
             log.warning("Created the users %s in %s", ", ".join(user.username for user in missing), settings.path)
         if not users and self._home is None:
             log.warning(
-                "There is no user in %s: all requests are denied. Set initAuthenticationUser and restart", settings.path
+                "No users in %s: all requests are denied. Set initAuthenticationUser and restart", settings.path
             )
         return users
 

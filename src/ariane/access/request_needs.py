@@ -53,7 +53,7 @@ class RequiredPermission(NamedTuple):
 
     @property
     def any_of(self) -> Action:
-        """The actions of which a user needs one."""
+        """The actions that satisfy the need: a user needs one of them."""
         return self.actions or _ACTIONS_OF_RIGHT[self.right]
 
     @property
