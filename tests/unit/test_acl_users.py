@@ -155,7 +155,7 @@ def test_signature_status_and_type_of_a_user() -> None:
     disabled = User("alice", "secret", "Super", "disable")
     assert decision(disabled, RequestCode.GET_TOPIC_CONFIG, topic="t") == "User:alice is disabled."
     no_name = decision(alice, RequestCode.UPDATE_AND_CREATE_TOPIC)
-    assert no_name is not None and "Cluster:C" in no_name  # a request without a name is no way around
+    assert no_name is not None and "Cluster:C" in no_name  # a request without a name needs Update on the cluster
     assert "Topic:*" in str(decision(alice, RequestCode.GET_ALL_TOPIC_CONFIG))
 
 

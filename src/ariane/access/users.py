@@ -149,7 +149,7 @@ def put_policies(users: Users, subject: str, policies: Sequence[PolicyInfo]) -> 
 
     Raises:
         ConfigError: an entry is invalid, or there are too many.
-        ReplyError: the user does not exist, or there is no entry.
+        ReplyError: the user does not exist, or the entries are missing.
     """
     if not policies or not all(policy.entries for policy in policies):
         raise _refused("The policy entries is empty.")

@@ -27,7 +27,7 @@ class UserOperations(ClusterConnection):
     """Operations on users and policies."""
 
     async def users(self, servers: Sequence[BrokerServer]) -> Answers[list[UserInfo]]:
-        """Return the users of each server. Passwords that Java's brokers return are left out."""
+        """Return the users of each server. Passwords that Java's brokers return are omitted."""
 
         async def ask(server: BrokerServer) -> list[UserInfo]:
             answer = await self.request(server.addr, RequestCode.AUTH_LIST_USER, UserFilter())

@@ -58,7 +58,7 @@ class UserAdminHandler:
         )
 
     def delete_user(self, command: Command, peer: Peer) -> HandlerResult:
-        """Handle AUTH_DELETE_USER: with its policies. A user that does not exist is no error, as in 5.3.3."""
+        """Handle AUTH_DELETE_USER: with its policies. Deleting an absent user succeeds, as in 5.3.3."""
         access, name = self._enabled(), _name(command)
         by_super = _is_super(access, command)
         return _edit(
