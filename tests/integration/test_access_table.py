@@ -30,6 +30,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode, code_name
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.records import batch
+from ariane.protocol.request_batch import encode_requests
 from ariane.protocol.requests.users import PolicyEntryInfo, PolicyInfo
 from ariane.store.disk.files import SystemDisk
 from ariane.testing import LocalCluster
@@ -134,6 +135,7 @@ def requests(offset: int, message_id: str) -> dict[int, tuple[dict[str, str], by
             (code.AUTH_CREATE_ACL, code.AUTH_UPDATE_ACL, code.AUTH_DELETE_ACL, code.AUTH_GET_ACL),
             ({"subject": "User:operating-user", "resource": "Topic:absent"}, json.dumps(ACL).encode()),
         ),
+        code.REQUEST_BATCH: ({}, encode_requests(code.GET_TOPIC_STATS_INFO, [{"topic": "orders"}])),
         code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ({"globalWhiteAddrs": "10.9.9.9"}, b""),
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ from ariane.extras import EXTRA_OF, naming_extras
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-MODULES = {"protobuf": "google", "pyyaml": "yaml"}  # of packages with another name
+MODULES = {"protobuf": "google", "pyjwt": "jwt", "pyyaml": "yaml"}  # of packages with another name
 SHARED = {"typer", "pyarrow"}  # of several extras
 INDIRECT = {"h11", "markupsafe", "pydantic", "starlette"}  # imported, and installed by the others
 

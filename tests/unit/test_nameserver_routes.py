@@ -213,7 +213,7 @@ def test_an_invalid_registration_is_rejected(data: bytes, compressed: bool, crc:
 
 
 def test_only_safe_settings_can_change_at_run_time() -> None:
-    config = NameServerConfig()
+    config = NameServerConfig().validate()
     assert NAME_SERVER_SETTINGS.change(config, {"orderMessageEnable": "true"})[0].order_message_enable
     assert NAME_SERVER_SETTINGS.change(config, {"listenPort": str(config.listen_port)})[0] == config
     with pytest.raises(ConfigError, match="kvConfigPath"):

@@ -89,6 +89,9 @@ def test_the_name_server() -> None:
         "ariane_nameserver_connections": {(): 4},
         "ariane_nameserver_certificate_remaining_days": {(): 12.5},
         "ariane_nameserver_insecure": {("encryption",): 1},
+        "ariane_nameserver_limit": {},
+        "ariane_nameserver_limit_used": {},
+        "ariane_nameserver_limit_exceeded_total": {},
     }
 
 

@@ -83,7 +83,15 @@ def test_other_codes_are_not_served() -> None:
 
 
 def test_a_batch_needs_no_less_permission_than_its_requests() -> None:
-    assert {REQUEST_NEEDS[code] for code in BATCHED_CODES} == {REQUEST_NEEDS[RequestCode.REQUEST_BATCH]}
+    fields = {"topic": "T", "consumerGroup": "G", "group": "G"}
+    batch = REQUEST_NEEDS[RequestCode.REQUEST_BATCH]
+    for code in BATCHED_CODES:
+        needs = REQUEST_NEEDS[code]
+        assert (needs.is_admin, needs.message) == (batch.is_admin, batch.message) == (False, None)
+        required = needs.permissions(fields, b"")
+        assert required
+        body = encode_requests(RequestCode.VIEW_BROKER_STATS_DATA, [None]) + encode_requests(code, [fields, fields])
+        assert set(batch.permissions({}, body)) >= set(required)
 
 
 def test_a_page_ends_with_the_response_that_fills_it() -> None:

@@ -75,10 +75,11 @@ def rules(file: dict[str, Any] = FILE) -> SimpleNamespace:
     return SimpleNamespace(acl=Acl([("plain_acl.yml", parse_acl_file("plain_acl.yml", file))], REQUEST_NEEDS))
 
 
-def signed_turns(turns: Turns) -> tuple[SignedTurns, SimpleNamespace]:
+def signed_turns(turns: Turns, limits: ServerLimits | None = None) -> tuple[SignedTurns, SimpleNamespace]:
     access = SimpleNamespace(state=rules())
     fields = {CODE: RUN_FIELDS[CODE]}
-    return SignedTurns(turns=turns, access=access, fields=fields, limits=ServerLimits()), access  # type: ignore[arg-type]
+    limits = limits or ServerLimits()
+    return SignedTurns(turns=turns, access=access, fields=fields, limits=limits), access  # type: ignore[arg-type]
 
 
 PEER = make_peer(1, ("10.0.0.1", 5))
@@ -178,6 +179,21 @@ def test_accounts_of_certificates_take_turns() -> None:
     assert serve_all(signed, frames, peer) == [1]
     assert turns.served == [b"0", b"2", b"3"]
     assert serve_all(signed, frames[:1]) == [0]  # the decision is that about another peer
+
+
+@pytest.mark.parametrize(
+    ("names", "sender"), [((), WRITER), (("writer",), None)], ids=["signature", "certificate"]
+)  # fmt: skip
+def test_runs_count_for_their_account(names: tuple[str, ...], sender: Credentials | None) -> None:
+    limits = ServerLimits()
+    limits.quotas.set_limits({"accountConnectionsMax": 1})
+    turns = Turns()
+    signed, _ = signed_turns(turns, limits)
+    for number in (1, 2):
+        limits.quotas.open(number, "10.0.0.1")
+    assert serve_all(signed, [frame(b"0", sender)], make_peer(1, ("10.0.0.1", 5), names)) == []
+    assert serve_all(signed, [frame(b"1", sender)], make_peer(2, ("10.0.0.1", 6), names)) == [0]
+    assert turns.served == [b"0"]
 
 
 def test_decisions_depend_on_the_fields_of_runs_only() -> None:

@@ -53,7 +53,7 @@ mod ariane_native {
 
     /// Version of the interface to `ariane.kernels`, which must expect this one.
     #[pymodule_export]
-    const INTERFACE_VERSION: u32 = 4;
+    const INTERFACE_VERSION: u32 = 5;
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");

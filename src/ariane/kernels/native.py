@@ -25,7 +25,7 @@ from ariane.kernels.signed_runs import NativeSignatureChecker, PythonSignatureCh
 log = logging.getLogger("ariane.kernels")
 
 MODULE = "ariane_native"
-INTERFACE_VERSION = 4  # of the classes in `native/core/ariane_native.pyi` that this module uses
+INTERFACE_VERSION = 5  # of the classes in `native/core/ariane_native.pyi` that this module uses
 
 
 class NativeUnavailable(Exception):
@@ -95,9 +95,6 @@ class NativeCore:
     def signature_checker(self, secrets: Mapping[str, str], fields: Mapping[int, tuple[str, ...]]) -> SignatureChecker:
         fallback = PythonSignatureChecker(secrets, fields)
         if self._failure.text:
-            return fallback
-        if not hasattr(self._module, "SignatureChecker"):
-            log.warning("%s cannot verify signatures, using the Python implementation for them: update it", MODULE)
             return fallback
         checker = self._module.SignatureChecker(list(secrets.items()), list(fields.items()))
         return NativeSignatureChecker(checker, fallback, lambda: self._failure.text, self._failure.report)

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from ariane.errors import ArianeError, ConfigError, ConnectionLost
+from ariane.errors import ArianeError, ConfigError, ConnectionLost, ProtocolError
 from ariane.model import host
 from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.listening.connection_gate import ConnectionGate
@@ -199,7 +199,8 @@ class StreamServer:
             await self._serve(stream)
         except ArianeError as error:
             now = asyncio.get_running_loop().time()
-            self._log.line(logging.INFO, stream.ip, now, "The connection of %s ended: %s", stream.addr, error)
+            level = logging.WARNING if isinstance(error, ProtocolError) else logging.INFO  # refused, or gone
+            self._log.line(level, stream.ip, now, "The connection of %s ended: %s", stream.addr, error)
         finally:
             # The stream counts until it is closed, but a new connection displaces it first.
             stream.is_identified = False

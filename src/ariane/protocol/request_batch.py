@@ -17,7 +17,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 
-# All of them only read, and need an account and no further permission.
+# All of them only read.
 BATCHED_CODES = frozenset(
     {
         RequestCode.QUERY_CONSUMER_OFFSET,

@@ -13,6 +13,7 @@ ACL 2.0 need one of the actions of 5.3.3, and a policy where 5.3.3 needs none. R
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -32,6 +33,7 @@ from ariane.errors import ProtocolError
 from ariane.model import ids
 from ariane.model.topic import RETRY_PREFIX
 from ariane.protocol.codes import RequestCode
+from ariane.protocol.request_batch import BATCHED_CODES, decode_requests
 from ariane.protocol.requests import decode_json_body
 from ariane.protocol.requests.clients import HeartbeatData
 
@@ -133,6 +135,16 @@ def _created_group(fields: Fields, body: bytes) -> list[RequiredPermission]:
     return _group(name, ANY_ACCOUNT, Action.CREATE)
 
 
+def _batched(fields: Fields, body: bytes) -> list[RequiredPermission]:
+    """Return what the requests of a batch need, each once. Others than BATCHED_CODES are not served."""
+    needs = (
+        REQUEST_NEEDS[request.code].permissions(request.field_map(), request.body)
+        for request in decode_requests(body)
+        if request.code in BATCHED_CODES
+    )
+    return list(dict.fromkeys(chain.from_iterable(needs)))
+
+
 class _LockingGroup(msgspec.Struct, rename="camel"):
     """The group of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
@@ -224,7 +236,7 @@ REQUEST_NEEDS: dict[int, RequestNeeds] = {
         _of_topic(ANY_ACCOUNT, Action.GET), _of_group(ANY_ACCOUNT, Action.GET, "group")
     ),
     RequestCode.VIEW_BROKER_STATS_DATA: _CLUSTER_GET,
-    RequestCode.REQUEST_BATCH: _CLUSTER_GET,  # its parts are not checked again
+    RequestCode.REQUEST_BATCH: _account(_Part("what its requests need", _batched)),
     RequestCode.GET_BROKER_RUNTIME_INFO: _CLUSTER_GET,
     # The broker as a whole
     RequestCode.GET_ALL_DELAY_OFFSET: _CLUSTER_GET,

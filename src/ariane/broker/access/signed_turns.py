@@ -93,8 +93,11 @@ class SignedTurns:
                 if len(self._decisions) >= DECISIONS_MAX:
                     self._decisions.clear()
                 self._decisions[subject] = decision
+            if not decision:
+                return False
+            account = acl.account_name({ACCESS_KEY: access_key}, peer.names)
             # A refusal is left to the check of single requests.
-            return decision and (not access_key or self._limits.quotas.identify(peer.id, access_key) is None)
+            return account is None or self._limits.quotas.identify(peer.id, account) is None
 
         return self._checker.check(data, position, self._limits.header_max, FRAMES_MAX, permit)
 

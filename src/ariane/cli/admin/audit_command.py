@@ -96,9 +96,9 @@ def audit(
     ] = False,
     session: AdminSession,
 ) -> None:
-    """Print who changed what on brokers and name servers, and the requests that they refused.
+    """Print who changed what on servers, and refused requests.
 
-    Requires an account with admin rights, or the files. The oldest record comes first.
+    Works with brokers and name servers. Requires an account with admin rights, or the files. The oldest record comes first.
     """
     from ariane.cluster.connection import BrokerServer
 
