@@ -72,10 +72,11 @@ def find_gaps(
     return tuple(gaps)
 
 
-def check_gaps(address: str, gaps: Sequence[Gap], *, server: str, loopback: str, insecure: str) -> None:
+def check_gaps(setting: str, address: str, gaps: Sequence[Gap], *, server: str, loopback: str, insecure: str) -> None:
     """Refuse a start with gaps.
 
     Args:
+        setting: Name of the setting of the address.
         address: Address to listen on.
         gaps: What the ports lack.
         server: Kind of the server.
@@ -90,7 +91,7 @@ def check_gaps(address: str, gaps: Sequence[Gap], *, server: str, loopback: str,
         return
     lines = "".join(f"\n- {gap.problem}\n  Fix: {gap.fix}" for gap in refused)
     raise ConfigError(
-        loopback.strip("-").replace(" ", "=").partition("=")[0],
+        setting,
         address,
         f"other machines reach this {server}, and{lines}\n"
         f"Or listen on this machine only: {loopback}.\n"

@@ -74,12 +74,9 @@ class NameServer:
         )
         if not config.insecure:
             public_ports.check_gaps(
-                config.bind_address,
-                self.gaps,
-                server="name server",
-                loopback="bindAddress=127.0.0.1",
-                insecure=public_ports.INSECURE,
-            )
+                "bindAddress", config.bind_address, self.gaps,
+                server="name server", loopback="bindAddress=127.0.0.1", insecure=public_ports.INSECURE,
+            )  # fmt: skip
         self.tls = ServerTls(config.server_tls())
         self.tls.load()
         self._kv = kv = KvStore(Path(config.kv_config_path))

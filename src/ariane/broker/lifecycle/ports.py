@@ -106,8 +106,9 @@ def check_gaps(config: BrokerConfig, gaps: Sequence[Gap]) -> None:
     """Raise ConfigError if gaps stop the start."""
     if not config.insecure:
         public_ports.check_gaps(
-            config.bind_address, gaps, server="broker", loopback=_LOOPBACK_FIX, insecure=public_ports.INSECURE
-        )
+            "bindAddress", config.bind_address, gaps,
+            server="broker", loopback=_LOOPBACK_FIX, insecure=public_ports.INSECURE,
+        )  # fmt: skip
 
 
 def _has_safe_replication(config: BrokerConfig) -> bool:

@@ -25,6 +25,8 @@ def check_address(
         for gap in public_ports.find_gaps(address, tls, has_accounts=has_accounts, access=ANYONE)
     ]
     if not insecure:
-        public_ports.check_gaps(address, gaps, server=server, loopback="--bind 127.0.0.1", insecure="--insecure")
+        public_ports.check_gaps(
+            "bind", address, gaps, server=server, loopback="--bind 127.0.0.1", insecure="--insecure"
+        )
     if gaps:
         typer.echo(f"The {server} is open to other machines: {public_ports.describe_gaps(gaps)}", err=True)
