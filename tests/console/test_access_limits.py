@@ -91,6 +91,7 @@ def test_a_changed_file_is_used_and_a_damaged_one_keeps_the_former_limits(
         ('[[limit]]\nroles = ["admin"]', "an admin has no limits"),
         ('[[limit]]\nroles = ["owner"]', "owner"),
         ('[[limit]]\nroles = ["viewer"]\ntopics = ["("]', "not a regular expression"),
+        ('[[limit]]\nroles = ["viewer"]\ntopics = ["(?i)orders"]', "not a regular expression"),
         ('[[limit]]\nroles = ["viewer"]\ntopic = ["a"]', "topic"),
         ("limit", "cannot read it"),
     ],

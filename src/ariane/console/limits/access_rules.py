@@ -124,6 +124,6 @@ def _check(path: Path, entry: Limit | MaskRule) -> None:
     names = (*entry.accounts, *entry.topics, *(entry.groups if isinstance(entry, Limit) else entry.properties))
     for pattern in names:
         try:
-            re.compile(pattern)
+            re.compile(f"(?:{pattern})")  # as `matches` uses it: without global flags
         except re.error as error:
             raise ConfigError("console", str(path), f"{pattern!r} is not a regular expression: {error}") from None
