@@ -32,7 +32,7 @@ def history(range_name: RangeName, home: Path | None = None, *, minutes: int = 1
     async def snapshot() -> Any:
         return SimpleNamespace(history=live, as_of_ms=NOW_MS)
 
-    services: Any = SimpleNamespace(live=SimpleNamespace(snapshot=snapshot), settings=SimpleNamespace(tables_dir=home))
+    services: Any = SimpleNamespace(live=SimpleNamespace(snapshot=snapshot), tables_dir=home)
     return asyncio.run(chart_history(services, KEY, range_name, group="G"))
 
 

@@ -68,7 +68,9 @@ def tables(tmp_path: Path) -> Path:
 
 def services(tmp_path: Path, tables_dir: Path | None) -> ConsoleServices:
     settings = ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path / "console", tables_dir=tables_dir)
-    return cast(ConsoleServices, SimpleNamespace(settings=settings, clock=SYSTEM_CLOCK))  # no server is asked
+    return cast(
+        ConsoleServices, SimpleNamespace(settings=settings, tables_dir=tables_dir, clock=SYSTEM_CLOCK)
+    )  # no server is asked
 
 
 def test_steps_facts_and_clocks_are_read(tables: Path) -> None:
