@@ -186,9 +186,9 @@ def test_the_provider_has_to_be_the_issuer_and_its_endpoints_encrypted(provider:
         with pytest.raises(ProviderUnavailable, match=reason):
             claims_of(provider)
     provider.document = {"authorization_response_iss_parameter_supported": True}
-    with pytest.raises(TokenRefused, match="from nobody"):
+    with pytest.raises(TokenRefused, match="from the issuer ''"):
         claims_of(provider)
-    with pytest.raises(TokenRefused, match=r"from https://evil\.example"):
+    with pytest.raises(TokenRefused, match=r"issuer 'https://evil\.example"):
         claims_of(provider, issuer="https://evil.example")
     assert claims_of(provider, issuer=ISSUER)
 

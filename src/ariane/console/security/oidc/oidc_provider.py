@@ -118,7 +118,7 @@ class OidcProvider:
         metadata = await self._fetch_metadata()
         needs_issuer = metadata.get("authorization_response_iss_parameter_supported") is True
         if (issuer or needs_issuer) and issuer != self.settings.issuer:
-            raise TokenRefused(f"the answer is from {issuer or 'nobody'}, expected {self.settings.issuer}")
+            raise TokenRefused(f"the answer is from the issuer {issuer!r}, expected {self.settings.issuer}")
         tokens = await self._exchange(metadata, code, verifier)
         claims = await self._verify(str(tokens.get("id_token", "")), nonce)
         if values_of(claims, self.settings.roles_claim) or "userinfo_endpoint" not in metadata:
@@ -132,14 +132,13 @@ class OidcProvider:
             "grant_type": "authorization_code", "code": code, "redirect_uri": self.settings.redirect_uri,
             "client_id": self.settings.client_id, "code_verifier": verifier,
         }  # fmt: skip
-        headers = {}
+        credentials: httpx.BasicAuth | None = None
         methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         if self._secret and "client_secret_basic" in methods:
             credentials = httpx.BasicAuth(quote(self.settings.client_id, safe=""), quote(self._secret, safe=""))
-            headers["Authorization"] = credentials._auth_header
         elif self._secret:
             form["client_secret"] = self._secret
-        status, answer = await self._request("POST", str(metadata["token_endpoint"]), form=form, headers=headers)
+        status, answer = await self._request("POST", str(metadata["token_endpoint"]), form=form, auth=credentials)
         if status != httpx.codes.OK:
             error = answer.get("error_description") or answer.get("error") or f"status {status}"
             raise TokenRefused(f"the provider refused the code: {str(error)[:200]}")
@@ -171,14 +170,20 @@ class OidcProvider:
         return document
 
     async def _request(
-        self, method: str, url: str, *, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        form: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: httpx.BasicAuth | None = None,
     ) -> tuple[int, dict[str, Any]]:
         """Return status and JSON object of an answer; an empty object for an error of another form."""
         try:
             async with (
                 asyncio.timeout(2 * TIMEOUT_S),
                 self._slots,
-                self._client.stream(method, url, data=form, headers=headers) as response,
+                self._client.stream(method, url, data=form, headers=headers, auth=auth) as response,
             ):
                 body = b""
                 async for part in response.aiter_bytes():
