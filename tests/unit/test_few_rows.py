@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ariane.pipeline.publishing import few_rows
 from ariane.tables import TRANSACTIONS, table_format
@@ -68,3 +69,12 @@ def test_rows_before_a_change_are_unknown_after_files_were_merged(tmp_path: Path
 def test_rows_are_taken_in_the_given_order(numbers: list[int]) -> None:
     rows = pa.table({"number": pa.array(range(10), pa.int64())})
     assert few_rows._take(rows, pa.array(numbers, pa.uint64()))["number"].to_pylist() == numbers
+
+
+def test_no_message_has_no_rows(tmp_path: Path) -> None:
+    pq.write_table(rows_of("a", "b"), tmp_path / "0.parquet")
+
+    def count(*ids: str) -> int:
+        return pq.read_table(tmp_path / "0.parquet", filters=few_rows.of_messages(ids)).num_rows
+
+    assert [count("b"), count()] == [1, 0]

@@ -135,7 +135,7 @@ def messages_with_keys(keyed: pa.Table, keys: Collection[str]) -> set[str]:
 
 def of_messages(ids: Collection[str]) -> pc.Expression:
     """Return the condition that a row belongs to one of the messages."""
-    return pc.field(ID).isin(sorted(ids))
+    return pc.field(ID).isin(pa.array(sorted(ids), pa.string()))  # typed, also without ids
 
 
 def rows_of(home: Path, table: TableSchema, version: TableVersion | None, bucket: str) -> pa.Table | None:

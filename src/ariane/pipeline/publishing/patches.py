@@ -135,6 +135,8 @@ def _selections(
         if version is None:
             continue
         for bucket, ids in scope.items():
+            if not ids:
+                continue
             applied = computation.applied.get(table.name, 0) if is_before else None
             paths = few_rows.paths_of(home / table.name, version, bucket, applied, is_rewritten=table.name in rewritten)
             if paths is None:
