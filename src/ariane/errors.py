@@ -21,6 +21,8 @@ ArianeError
 ├── ConfigError          the value of a setting is invalid (key, value, fix)
 │   ├── AlreadyExists    something has the name that was chosen for something new
 │   └── UsageError       an option or argument of a command is invalid
+├── CoordinationUnavailable  no endpoint of the coordination service answered a read
+├── InvalidLeaderRecord  the coordination service stores bytes that are not the record of a broker set
 ├── MissingPackage       a package of an extra is not installed; also a ModuleNotFoundError (name, extra)
 └── ClientClosed         the producer or consumer is not started, or closed
 
@@ -203,6 +205,14 @@ class ConfigError(ArianeError):
         self.key = key
         self.value = value
         self.fix = fix
+
+
+class CoordinationUnavailable(ArianeError):
+    """No endpoint of the coordination service answered a read; says what each one responded."""
+
+
+class InvalidLeaderRecord(ArianeError):
+    """The coordination service stores bytes that are not the record of a broker set."""
 
 
 class AlreadyExists(ConfigError):
