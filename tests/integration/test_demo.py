@@ -1,4 +1,4 @@
-"""The demo end to end: its broker is killed during the run, then the timeline is printed. Needs Java for Spark."""
+"""The demo end to end, encrypted: its broker is killed during the run, then the timeline is printed. Needs Java for Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_killed_broker_loses_and_reorders_no_messages(tmp_path: Path):
     out, errors = tmp_path / "demo.out", tmp_path / "demo.err"
     with out.open("w") as output, errors.open("w") as reported:
         demo = subprocess.Popen(
-            [*ariane, "up", "--demo", "--exit", *ports], stdout=output, stderr=reported, env=environment
+            [*ariane, "up", "--tls", "--demo", "--exit", *ports], stdout=output, stderr=reported, env=environment
         )
     try:
         killed = kill_the_broker(demo, out, errors)

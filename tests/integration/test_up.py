@@ -160,3 +160,20 @@ def test_with_tls_the_printed_lines_are_what_a_client_needs(home: Path):
         assert subprocess.run(command, env=plain | lines, check=False).returncode == 1
     assert "Listening" in (home / "logs" / "namesrv.log").read_text()
     assert {path.stat().st_mode & 0o777 for path in (home / "tls").iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("options", [(), ("--tls",)], ids=["plain", "tls"])
+def test_the_endless_demo_consumes_orders_and_feeds_its_slave(
+    home: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAVA_HOME", str(home))  # no pipeline: Spark takes a minute of CPU time
+    with up(home, free_ports(), "--demo", "--no-console", *options) as process:
+        until(lambda: re.search(r"consumed [1-9]", said(home)) is not None)
+        until(lambda: "slave     pid" in said(home))
+        until(lambda: "Following the master" in (home / "logs" / "slave.log").read_text())
+        process.terminate()
+        assert process.wait(30) == 0
+    assert "pipeline  off:" in said(home)
+    # Ports of five digits and the longest figures of a minute fit a terminal.
+    own = [line for line in said(home).splitlines() if str(home) not in line and "off:" not in line]
+    assert max(map(len, own)) <= 80, own

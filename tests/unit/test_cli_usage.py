@@ -378,6 +378,7 @@ def test_the_demo_writes_the_tables_that_its_printed_command_reads(
     """Also if `pipeline run --home` created a tables directory in the home before."""
     from ariane.cli.options import paths as homes
     from ariane.cli.up import demo_traffic
+    from ariane.net.listening.local_authority import LocalFiles
     from ariane.pipeline import spark_session
 
     if has_tables:
@@ -390,14 +391,17 @@ def test_the_demo_writes_the_tables_that_its_printed_command_reads(
             started.append(program.arguments)
             return ""
 
-    async def run_forever(namesrv: str, tables: Path | None, say: Any, stop: asyncio.Event) -> None:
+    async def run_forever(namesrv: str, client: Any, tables: Path | None, say: Any, stop: asyncio.Event) -> None:
+        assert (client.use_tls, client.tls_ca_file) == (True, "ca.pem")
         assert tables == homes.tables_dir(tmp_path)
 
+    files = LocalFiles(Path("ca.pem"), Path("server.pem"), Path("server.key"), is_new=False)
     monkeypatch.setattr(spark_session, "spark_fault", lambda: None)
     monkeypatch.setattr(demo_traffic, "run_forever", run_forever)
     with homes.locked_home(tmp_path):
-        asyncio.run(upping._demo(Started(), tmp_path, "a:1", False, asyncio.Event()))  # type: ignore[arg-type]
+        asyncio.run(upping._demo(Started(), tmp_path, "a:1", False, asyncio.Event(), files))  # type: ignore[arg-type]
         (arguments,) = started
+        assert arguments[arguments.index("--tls-ca-file") + 1] == "ca.pem"
         written = Path(arguments[arguments.index("--home") + 1])
         assert homes.tables_dir(written) == homes.tables_dir(tmp_path)
 

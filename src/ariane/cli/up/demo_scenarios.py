@@ -11,6 +11,7 @@ Nothing of this is verified. `demo_traffic` sends the orders.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ import msgspec
 
 from ariane.client.delivery.listener_invoker import ReconsumeLater
 from ariane.client.instance.hooks import LocalState
-from ariane.client.instance.settings import ConsumerSettings
+from ariane.client.instance.settings import ClientSettings, ConsumerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.transaction_producer import TransactionProducer
@@ -39,17 +40,17 @@ BURST, PAUSE_S = 200, 30.0  # of the group archive: messages between two pauses
 log = logging.getLogger(__name__)
 
 
-async def run_scenarios(namesrv: str) -> None:
+async def run_scenarios(namesrv: str, client: ClientSettings) -> None:
     """Send and consume until cancelled."""
     async with AsyncExitStack() as clients:
-        async with Admin(namesrv) as admin:
+        async with Admin(namesrv, client=client) as admin:
             for topic in (NOTIFICATIONS, REMINDERS, PAYMENTS):
                 await admin.create_topic(topic, queues=QUEUES)
-        producer = await clients.enter_async_context(Producer(namesrv, "shop-services", trace=True))
+        producer = await clients.enter_async_context(Producer(namesrv, "shop-services", client=client, trace=True))
         payments = await clients.enter_async_context(
-            TransactionProducer(namesrv, "cashier", check=_decide_payment, trace=True)
+            TransactionProducer(namesrv, "cashier", check=_decide_payment, client=client, trace=True)
         )
-        for consumer in _consumers(namesrv):
+        for consumer in _consumers(namesrv, client):
             await clients.enter_async_context(consumer)
         for number in itertools.count(1):
             try:
@@ -86,7 +87,7 @@ def _decide_payment(message: ReceivedMessage) -> LocalState:
     return _state(int(message.keys[0].removeprefix("ORDER-")))
 
 
-def _consumers(namesrv: str) -> list[PushConsumer]:
+def _consumers(namesrv: str, client: ClientSettings) -> list[PushConsumer]:
     consumed = itertools.count(1)
 
     async def mail(messages: Sequence[ReceivedMessage]) -> None:
@@ -104,9 +105,10 @@ def _consumers(namesrv: str) -> list[PushConsumer]:
 
     few_retries = ConsumerSettings(max_reconsume_times=2)
     one_by_one = ConsumerSettings(concurrency=1)
+    open_consumer = functools.partial(PushConsumer, namesrv, start="first", client=client)
     return [
-        PushConsumer(namesrv, "mailer", {NOTIFICATIONS: "*"}, mail, start="first", settings=few_retries, trace=True),
-        PushConsumer(namesrv, "reminder-sender", {REMINDERS: "*"}, accept, start="first", trace=True),
-        PushConsumer(namesrv, "ledger", {PAYMENTS: "*"}, accept, start="first", trace=True),
-        PushConsumer(namesrv, "archive", {ORDERS: "*"}, archive, start="first", settings=one_by_one),
+        open_consumer("mailer", {NOTIFICATIONS: "*"}, mail, settings=few_retries, trace=True),
+        open_consumer("reminder-sender", {REMINDERS: "*"}, accept, trace=True),
+        open_consumer("ledger", {PAYMENTS: "*"}, accept, trace=True),
+        open_consumer("archive", {ORDERS: "*"}, archive, settings=one_by_one),
     ]

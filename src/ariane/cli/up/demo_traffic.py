@@ -18,7 +18,7 @@ import typer
 
 from ariane.cli.up.demo_scenarios import run_scenarios
 from ariane.cli.up.demo_tracker import STEPS, DemoTracker, build_report, verify
-from ariane.client.instance.settings import TraceSettings
+from ariane.client.instance.settings import ClientSettings, TraceSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.clock import SYSTEM_CLOCK
@@ -49,7 +49,7 @@ TRACED = TraceSettings(when_full="block", retries=100, close_timeout=60)
 PrintLine = Callable[[str], None]
 
 
-async def run_once_and_verify(namesrv: str, tables: Home | None, print_line: PrintLine) -> None:
+async def run_once_and_verify(namesrv: str, client: ClientSettings, tables: Home | None, print_line: PrintLine) -> None:
     """Send ORDERS orders, wait for the consumers and the pipeline, and print the report as the last line.
 
     Raises:
@@ -57,8 +57,8 @@ async def run_once_and_verify(namesrv: str, tables: Home | None, print_line: Pri
     """
     tracker = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
-        producer = await _open_clients(clients, namesrv, tracker)
-        print_line(f"sending   {ORDERS:,} orders of {len(STEPS)} steps")
+        producer = await _open_clients(clients, namesrv, client, tracker)
+        print_line(f"sending   {ORDERS:,} orders of {len(STEPS)} steps (p50, p99: from send to consume)")
         await _run_with_status(_send_orders(producer, tracker, range(ORDERS)), tracker, print_line)
         complete = await _until(lambda: tracker.lost == 0, CONSUME_S)
         print_line(f"consumed  {tracker.consumed_count:,}" + ("" if complete else f", {tracker.lost} missing"))
@@ -79,43 +79,53 @@ async def run_once_and_verify(namesrv: str, tables: Home | None, print_line: Pri
         raise typer.Exit(1)
 
 
-async def run_forever(namesrv: str, tables: Home | None, print_line: PrintLine, stop: asyncio.Event) -> None:
+async def run_forever(
+    namesrv: str, client: ClientSettings, tables: Home | None, print_line: PrintLine, stop: asyncio.Event
+) -> None:
     """Send a few orders per second, and the messages of the scenarios, until `stop` is set."""
     tracker = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
-        producer = await _open_clients(clients, namesrv, tracker)
+        producer = await _open_clients(clients, namesrv, client, tracker)
         scenarios = BackgroundTasks("demo")
         clients.push_async_callback(scenarios.close)
-        scenarios.start(run_scenarios(namesrv), "scenarios")
-        print_line("demo      sending orders; press Ctrl-C to stop")
+        scenarios.start(run_scenarios(namesrv, client), "scenarios")
+        print_line("demo      orders; p50, p99: from send to consume; press Ctrl-C to stop")
         sending = asyncio.ensure_future(_send_endlessly(producer, tracker))
+        journeys = None
         while not stop.is_set() and not sending.done():
             await asyncio.wait([asyncio.ensure_future(stop.wait()), sending], timeout=STATUS_INTERVAL_S)
-            journeys = _journeys(tables) if tables is not None else None
-            print_line(_status_line(tracker) + ("" if journeys is None else f"  journeys {journeys:,}"))
+            print_line(_status_line(tracker))
+            published = None if tables is None else _journeys(tables)
+            if published is not None and published != journeys:
+                print_line(f"pipeline  journeys {published:,}")
+            journeys = published
         sending.cancel()
         await asyncio.wait([sending])
     print_line("stopping")
 
 
-async def _open_clients(clients: AsyncExitStack, namesrv: str, tracker: DemoTracker) -> Producer:
+async def _open_clients(
+    clients: AsyncExitStack, namesrv: str, client: ClientSettings, tracker: DemoTracker
+) -> Producer:
     """Open a producer and a consumer per group. The topic is created first: clients would wait for its route."""
-    async with Admin(namesrv) as admin:
+    async with Admin(namesrv, client=client) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
-    producer = await clients.enter_async_context(Producer(namesrv, "shop", trace=TRACED))
+    producer = await clients.enter_async_context(Producer(namesrv, "shop", client=client, trace=TRACED))
     for group in GROUPS:
-        await clients.enter_async_context(_consumer(group, namesrv, tracker))
+        await clients.enter_async_context(_consumer(group, namesrv, client, tracker))
     return producer
 
 
-def _consumer(group: str, namesrv: str, tracker: DemoTracker) -> PushConsumer:
+def _consumer(group: str, namesrv: str, client: ClientSettings, tracker: DemoTracker) -> PushConsumer:
     async def listener(messages: Sequence[ReceivedMessage]) -> None:
         for message in messages:
             order = message.keys[0].removeprefix("ORDER-")
             tracker.on_consumed(group, int(order), message.body.decode(), time.monotonic())
 
     # From the first message: sends may begin before the group has its queues.
-    return PushConsumer(namesrv, group, {TOPIC: "*"}, listener, start="first", orderly=True, trace=TRACED)
+    return PushConsumer(
+        namesrv, group, {TOPIC: "*"}, listener, start="first", orderly=True, client=client, trace=TRACED
+    )
 
 
 async def _send_orders(producer: Producer, tracker: DemoTracker, orders: range) -> None:
@@ -179,9 +189,7 @@ async def _until(reached: Callable[[], bool], seconds: float) -> bool:
 
 def _status_line(tracker: DemoTracker) -> str:
     latency = tracker.produce_to_consume_ms()
-    times = (
-        "" if latency["p50"] is None else f"  send-to-consume p50 {latency['p50']:.1f} ms  p99 {latency['p99']:.1f} ms"
-    )
+    times = "" if latency["p50"] is None else f"  p50 {latency['p50']:.1f} p99 {latency['p99']:.1f} ms"
     pending = tracker.sent_count * len(GROUPS) - tracker.consumed_count
     return f"demo      sent {tracker.sent_count:,}  consumed {tracker.consumed_count:,}  pending {max(pending, 0):,}{times}"
 

@@ -83,8 +83,6 @@ def up(
     """
     if exit_after and not demo:
         raise UsageError("--exit", None, "requires --demo; specify both")
-    if tls and demo:
-        raise UsageError("--tls", None, "has no effect on the traffic of --demo; specify one of them")
     if no_console and console_port is not None:
         raise UsageError("--console-port", console_port, "has no effect with --no-console; specify one of them")
     _check_distinct(namesrv_port, broker_port, console_port)
@@ -167,7 +165,7 @@ async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports, tls: Local
             namesrv = await _run_unless(stop, programs.start(_name_server(home, ports.namesrv, tls)))
             serving = f"{LOOPBACK}:{namesrv.rpartition(':')[2]}"
             await _run_unless(stop, programs.start(_broker(home, serving, ports.broker, tls=tls)))
-            print_line(f"ready     namesrv {serving}: use this address in clients (NAMESRV_ADDR={serving})")
+            print_line(f"ready     namesrv {serving} (NAMESRV_ADDR of clients)")
             if tls is not None:
                 print_line("tls       encrypted connections only; clients need:")
                 for name, value in (
@@ -180,7 +178,7 @@ async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports, tls: Local
             tasks = BackgroundTasks("up")
             background.push_async_callback(tasks.close)
             tasks.start(_start_optional(programs, home, serving, ports, tls), "start the slave and the console")
-            work = _demo(programs, home, serving, exit_after, stop) if demo else _wait_for(stop)
+            work = _demo(programs, home, serving, exit_after, stop, tls) if demo else _wait_for(stop)
             await _run_while_alive(work, programs)
 
 
@@ -189,7 +187,7 @@ async def _start_optional(
 ) -> None:
     """Start the demo's slave and the console. If one cannot start, report it: the broker works without them."""
     if ports.slave is not None:
-        await _start_reported(programs, _broker(home, namesrv, ports.slave, is_slave=True))
+        await _start_reported(programs, _broker(home, namesrv, ports.slave, is_slave=True, tls=tls))
     if ports.console is None:
         return
     if fault := console_command.install_fault():
@@ -206,8 +204,11 @@ async def _start_reported(programs: ChildProcesses, program: ChildProcess) -> No
         print_line(f"{program.name:<9} off: {error}")
 
 
-async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event) -> None:
+async def _demo(
+    programs: ChildProcesses, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event, tls: LocalFiles | None
+) -> None:
     from ariane.cli.up import demo_traffic
+    from ariane.client.instance.settings import ClientSettings
     from ariane.pipeline.spark_session import C1_ONLY, JAVA_OPTIONS, spark_fault
 
     tables = None
@@ -220,14 +221,17 @@ async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: 
         # for a few messages; the verification needs those of traces, soon.
         demo = ("all", "--interval", "10", "--conf", f"{JAVA_OPTIONS}={C1_ONLY}")
         jobs = ("trace",) if exit_after else demo
-        arguments = ("pipeline", "run", *jobs, "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
+        arguments = ("pipeline", "run", *jobs, "--namesrv", namesrv, "--home", str(tables), *_client_tls(tls))
         # Without waiting: Spark takes a while to start, and the topics retain what is sent meanwhile.
-        await _run_unless(stop, programs.start(ChildProcess("pipeline", arguments, ready=False)))
+        await _run_unless(
+            stop, programs.start(ChildProcess("pipeline", (*arguments, "--until-stdin-closes"), ready=False))
+        )
         print_line(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
+    client = ClientSettings() if tls is None else ClientSettings(use_tls=True, tls_ca_file=str(tls.ca))
     if exit_after:
-        await _run_unless(stop, demo_traffic.run_once_and_verify(namesrv, tables, print_line))
+        await _run_unless(stop, demo_traffic.run_once_and_verify(namesrv, client, tables, print_line))
     else:
-        await demo_traffic.run_forever(namesrv, tables, print_line, stop)
+        await demo_traffic.run_forever(namesrv, client, tables, print_line, stop)
 
 
 async def _wait_for(stop: asyncio.Event) -> None:
@@ -299,15 +303,19 @@ def _broker(
     conf = _write_default_config(home / "conf" / f"{name}.conf", settings)
     arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port), *_server_tls(tls))
     if tls is not None:
-        arguments += ("-Dtls.client.authServer=true", f"-Dtls.client.trustCertPath={tls.ca}")
+        arguments += ("-Dtls.client.authServer=true", f"-Dtls.client.trustCertPath={tls.ca}", "-DhaTls=true")
     return ChildProcess(name, (*arguments, *_supervised(home, name)), optional=is_slave)
 
 
 def _console(home: Path, namesrv: str, port: int, tls: LocalFiles | None) -> ChildProcess:
     arguments = ("console", "-n", namesrv, "--port", str(port), "--home", str(homes.tables_dir(home)))
     data = ("--data", str(homes.console_dir(home)))
-    encrypted = () if tls is None else ("--tls", "--tls-ca-file", str(tls.ca))
-    return ChildProcess("console", (*arguments, *data, *encrypted, *_supervised(home, "console")), optional=True)
+    return ChildProcess("console", (*arguments, *data, *_client_tls(tls), *_supervised(home, "console")), optional=True)
+
+
+def _client_tls(tls: LocalFiles | None) -> tuple[str, ...]:
+    """Return the arguments of a command that connects to the servers, whatever the variables ARIANE_TLS… say."""
+    return () if tls is None else ("--tls", "--tls-verify", "true", "--tls-ca-file", str(tls.ca))
 
 
 def _server_tls(tls: LocalFiles | None) -> tuple[str, ...]:
