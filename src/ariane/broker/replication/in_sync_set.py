@@ -1,0 +1,187 @@
+"""The in-sync set: which members need a record before it counts as replicated. Without socket, task or clock.
+
+    log end, reports of members ─► `wanted` ─► begin_swap ─► compare-and-swap of the record ─► on_stored, on_refused, or unknown
+                                                  │
+    required = the stored set and each set whose swap may still be applied
+    confirmed = least end of the required members; never falls
+
+The set decides which members may lead later, so that each of them needs every confirmed record, at every instant:
+a member leaves the stored set before records are confirmed without it, and records are confirmed with a new member before it is in
+the stored set. Without failover no record exists: each swap succeeds at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ariane.failover.leader_record import InSyncMember
+
+UNKNOWN_END = -1  # of a member that has not reported to this leader
+SAMPLES_PER_LAG = 16  # how exactly the end of the log `lag_s` ago is remembered
+
+
+class InSyncRules(NamedTuple):
+    """When members leave the set and return."""
+
+    lag_s: float = 1.5
+    """A member leaves that lacks what the leader had this time ago. Below the 3 s after which sends time out."""
+    return_s: float = 5.0
+    """A member that was behind returns when it has not been behind for this time."""
+    leaves_at_disconnect: bool = False
+    """Whether a member leaves at once when its connection ends. Otherwise it stays while it has everything."""
+
+
+class InSyncSet:
+    """The members of one leader's epoch. Times are seconds of any monotonic clock."""
+
+    def __init__(
+        self,
+        own: InSyncMember,
+        stored: Iterable[InSyncMember],
+        rules: InSyncRules,
+        *,
+        log_end: int,
+        now_s: float,
+        version: int = 0,
+    ) -> None:
+        """Begin an epoch.
+
+        Args:
+            own: The leader, which is always required.
+            stored: The set in the record, the leader included.
+            log_end: End of the leader's log: members need it before they are admitted, and readers wait for it.
+            version: Of the set in the record; grows by one with each swap.
+        """
+        self.confirmed = 0  # every required member has the log up to here
+        self.stored = frozenset(stored) | {own}  # the set in the record, as far as it is known
+        self.version = version
+        self.required = self.stored
+        self._own = own
+        self._rules = rules
+        self._epoch_start = log_end
+        # Swaps that may be applied, each with the version that it replaces, and how often it was attempted without a refusal.
+        self._open: Counter[tuple[frozenset[InSyncMember], int]] = Counter()
+        self._ends: dict[InSyncMember, int] = {own: log_end}  # as acknowledged; those of disconnected members stay
+        self._connected: set[InSyncMember] = set()
+        self._behind_s: dict[InSyncMember, float] = {}  # when a member outside of the set was behind last
+        # Ends of the log and when it had them, oldest first; the first one is about `lag_s` old.
+        self._samples: deque[tuple[float, int]] = deque([(now_s, log_end)])
+
+    # --- events ---
+
+    def on_append(self, end: int, now_s: float) -> None:
+        """Take the leader's end: of the flushed log in SYNC_FLUSH."""
+        self._ends[self._own] = end
+        if now_s - self._samples[-1][0] < self._rules.lag_s / SAMPLES_PER_LAG:
+            self._samples[-1] = self._samples[-1][0], end
+        else:
+            self._samples.append((now_s, end))
+        self._forget_samples(now_s)
+        self._confirm()
+
+    def on_report(self, member: InSyncMember, end: int) -> None:
+        """Take the acknowledged end of a connected member, whose log is a prefix of the leader's."""
+        self._connected.add(member)
+        if end > self._ends.get(member, UNKNOWN_END):
+            self._ends[member] = end
+            self._confirm()
+
+    def on_disconnect(self, member: InSyncMember) -> None:
+        """Note that a member is not connected any more."""
+        self._connected.discard(member)
+        if member not in self.required:
+            self._ends.pop(member, None)
+            self._behind_s.pop(member, None)
+
+    def end_of(self, member: InSyncMember) -> int | None:
+        """Return the acknowledged end of a member; None if it is unknown."""
+        return self._ends.get(member)
+
+    # --- changes of the set ---
+
+    @property
+    def least_size(self) -> int:
+        """Number of members of the smallest set that may be stored now, the leader included."""
+        return min(len(members) for members in (self.stored, *self._open_sets()))
+
+    def wanted(self, now_s: float) -> frozenset[InSyncMember] | None:
+        """Return the set to swap in; None if the stored one is right. Call it several times per `lag_s`."""
+        self._forget_samples(now_s)
+        connected = {member.name: member for member in self._connected}
+        members = {self._own}
+        for member in self.stored | self._connected:
+            is_behind = self._is_behind(member, now_s)
+            if member not in self.stored and is_behind:
+                self._behind_s[member] = now_s
+            if member in self.stored:
+                is_replaced = connected.get(member.name, member) != member  # its data is not what was admitted
+                is_gone = self._rules.leaves_at_disconnect and member not in self._connected
+                is_wanted = not (is_behind or is_replaced or is_gone)
+            else:
+                is_wanted = self._may_enter(member) and now_s - self._behind_s.get(member, -1e9) >= self._rules.return_s
+            if is_wanted:
+                members.add(member)
+        wanted = frozenset(members)
+        return None if wanted == self.stored and not self._open else wanted
+
+    def begin_swap(self, members: frozenset[InSyncMember]) -> None:
+        """Require the members of a set from now on, as its swap for the stored one may be applied at any time.
+
+        Raises:
+            ValueError: a new member lacks confirmed records.
+        """
+        for member in members - self.required:
+            if not self._may_enter(member):
+                raise ValueError(
+                    f"{member.name} lacks confirmed records: it has {self._ends.get(member)} of {self.confirmed}"
+                )
+        self._open[members, self.version] += 1
+        self._require()
+
+    def on_stored(self, members: frozenset[InSyncMember], version: int) -> None:
+        """Take the set of the record, of a swap or a read. A swap that replaces an earlier version is never applied any more."""
+        if version < self.version:
+            return  # a late answer
+        self.stored, self.version = members | {self._own}, version
+        self._open = Counter({swap: count for swap, count in self._open.items() if swap[1] >= version})
+        self._require()
+
+    def on_refused(self, members: frozenset[InSyncMember]) -> None:
+        """Take the refusal of one swap: it was not applied, and never will be. Earlier ones without an answer may be."""
+        swap = members, self.version
+        self._open[swap] -= 1
+        self._open = +self._open
+        self._require()
+
+    # --- rules ---
+
+    def _may_enter(self, member: InSyncMember) -> bool:
+        return member in self._connected and self._ends.get(member, UNKNOWN_END) >= max(
+            self.confirmed, self._epoch_start
+        )
+
+    def _is_behind(self, member: InSyncMember, now_s: float) -> bool:
+        """Return whether a member lacks what the leader had `lag_s` ago.
+
+        A comparison with the leader's end of now would drop busy members, a limit of bytes would drop all of them at a burst.
+        """
+        sampled_s, end = self._samples[0]
+        return now_s - sampled_s >= self._rules.lag_s and self._ends.get(member, UNKNOWN_END) < end
+
+    def _forget_samples(self, now_s: float) -> None:
+        samples, oldest_s = self._samples, now_s - self._rules.lag_s
+        while len(samples) > 1 and samples[1][0] <= oldest_s:
+            samples.popleft()
+
+    def _open_sets(self) -> list[frozenset[InSyncMember]]:
+        return [members for members, _ in self._open]
+
+    def _require(self) -> None:
+        self.required = self.stored.union(*self._open_sets())
+        self._ends = {member: end for member, end in self._ends.items() if member in self.required | self._connected}
+        self._confirm()
+
+    def _confirm(self) -> None:
+        self.confirmed = max(self.confirmed, min(self._ends.get(member, UNKNOWN_END) for member in self.required))

@@ -1,0 +1,318 @@
+"""The in-sync set: every member that may lead has every confirmed record, at every instant and whatever swaps become of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ariane.broker.replication.in_sync_set import UNKNOWN_END, InSyncRules, InSyncSet
+from ariane.failover.leader_record import InSyncMember
+
+A, B, C = InSyncMember("a", "1"), InSyncMember("b", "1"), InSyncMember("c", "1")
+ALONE, PAIR = frozenset({A}), frozenset({A, B})
+
+
+def leader(*others: InSyncMember, log_end: int = 0, **rules: float | bool) -> InSyncSet:
+    return InSyncSet(A, {A, *others}, InSyncRules(**rules), log_end=log_end, now_s=0.0)  # type: ignore[arg-type]
+
+
+def test_a_record_is_confirmed_when_every_member_has_it() -> None:
+    members = leader(B, C)
+    members.on_append(100, 1.0)
+    members.on_report(B, 100)
+    assert members.confirmed == 0
+    members.on_report(C, 60)
+    assert members.confirmed == 60
+    members.on_report(C, 100)
+    assert members.confirmed == 100
+    members.on_disconnect(C)
+    members.on_append(200, 2.0)
+    members.on_report(B, 200)
+    assert members.confirmed == 100  # the absent member of the set stops it
+
+
+def test_a_leader_without_others_confirms_what_it_has() -> None:
+    members = leader()
+    members.on_append(100, 1.0)
+    assert (members.confirmed, members.least_size, members.wanted(9.0)) == (100, 1, None)
+
+
+def test_a_member_leaves_that_lacks_what_the_leader_had_a_lag_ago() -> None:
+    members = leader(B, C)
+    members.on_append(100, 10.0)
+    for member in (B, C):
+        members.on_report(member, 100)
+    assert members.wanted(1000.0) is None  # idle members have everything
+    for tick in range(100):  # B is always 0.5 s behind and stays; C reports nothing more
+        members.on_append(200 + tick * 10, 20.0 + tick / 10)
+        members.on_report(B, 150 + tick * 10)
+        assert members.wanted(20.0 + tick / 10) == (None if tick < 15 else PAIR), tick
+
+
+def test_a_burst_alone_drops_no_member() -> None:
+    members = leader(B)
+    members.on_report(B, 0)
+    members.on_append(1 << 30, 10.0)
+    members.on_report(B, 1 << 20)
+    assert members.wanted(11.0) is None
+    assert members.wanted(11.6) == ALONE
+
+
+def test_a_set_is_smaller_only_after_its_swap() -> None:
+    members = leader(B)
+    members.on_append(100, 1.0)
+    wanted = members.wanted(5.0)
+    assert wanted == ALONE
+    members.begin_swap(wanted)
+    assert (members.confirmed, members.required, members.least_size) == (0, {A, B}, 1)
+    members.on_stored(wanted, 1)
+    assert (members.confirmed, members.required) == (100, ALONE)
+
+
+def test_a_new_member_is_required_before_its_swap() -> None:
+    members = leader(log_end=100)
+    members.on_append(100, 0.0)
+    members.on_report(B, 90)
+    assert members.wanted(1.0) is None  # it lacks a part of the former epoch
+    members.on_report(B, 100)
+    wanted = members.wanted(1.0)
+    assert wanted == PAIR
+    members.begin_swap(wanted)
+    members.on_append(200, 1.0)
+    assert members.confirmed == 100
+    members.on_refused(wanted)
+    assert (members.confirmed, members.required) == (200, ALONE)
+    with pytest.raises(ValueError, match="lacks confirmed records"):
+        members.begin_swap(wanted)
+
+
+def test_a_swap_without_an_answer_may_be_applied_until_the_version_has_changed() -> None:
+    members = leader(log_end=100)
+    members.on_report(B, 100)
+    members.begin_swap(PAIR)
+    members.on_append(200, 1.0)
+    members.on_stored(ALONE, 0)  # a read shows the former set: the write may still be on its way
+    assert (members.confirmed, members.required) == (100, PAIR)
+    assert members.wanted(1.1) == PAIR  # another swap decides
+    members.on_stored(ALONE, 1)
+    assert (members.confirmed, members.required) == (200, ALONE)
+
+
+def test_a_member_with_new_data_leaves_and_returns() -> None:
+    members = leader(B)
+    members.on_append(100, 1.0)
+    members.on_report(B, 100)
+    members.on_disconnect(B)
+    restarted = InSyncMember("b", "2")
+    members.on_report(restarted, 40)
+    members.on_append(100, 3.0)
+    assert members.wanted(3.0) == ALONE
+    members.begin_swap(ALONE)
+    members.on_stored(ALONE, 1)
+    members.on_report(restarted, 100)
+    assert members.wanted(4.0) is None  # it was behind less than 5 s ago
+    assert members.wanted(8.1) == frozenset({A, restarted})
+
+
+def test_without_failover_a_member_leaves_with_its_connection() -> None:
+    members = leader(B, leaves_at_disconnect=True)
+    members.on_report(B, 0)
+    assert members.wanted(0.1) is None
+    members.on_disconnect(B)
+    assert members.wanted(0.2) == ALONE
+
+
+# --- any order of events, and what a swap may become of ---
+
+
+class Cluster:
+    """A leader and two members with logs, and a record that is changed by compare-and-swap."""
+
+    def __init__(self, seed: int, in_sync: type[InSyncSet], *, unknown_is_no: bool, keeps_incarnation: bool) -> None:
+        self.rng = random.Random(seed)
+        self.now_s = 0.0
+        self.log_end = 0
+        self.ends = {"b": 0, "c": 0}  # what the members really have
+        self.incarnations = {"a": 1, "b": 1, "c": 1}
+        self.connected = {"b": False, "c": False}
+        self.record, self.version = frozenset({A, B, C}), 0
+        self.pending: list[tuple[frozenset[InSyncMember], int]] = []  # writes without an answer
+        self.set = in_sync(A, self.record, InSyncRules(), log_end=0, now_s=0.0)
+        self.unknown_is_no, self.keeps_incarnation = unknown_is_no, keeps_incarnation
+        self.swaps = 0
+        self.confirmed = 0
+
+    def member(self, name: str) -> InSyncMember:
+        return InSyncMember(name, str(self.incarnations[name]))
+
+    def apply(self, members: frozenset[InSyncMember], version: int) -> bool:
+        if version == self.version:
+            self.record, self.version = members, version + 1
+            self.swaps += 1
+            return True
+        return False
+
+    def append(self) -> None:
+        self.log_end += self.rng.randint(1, 100)
+        self.set.on_append(self.log_end, self.now_s)
+
+    def copy(self) -> None:
+        name = self.rng.choice("bc")
+        if self.connected[name]:
+            self.ends[name] = self.rng.randint(self.ends[name], self.log_end)
+            if self.rng.random() < 0.8:
+                self.set.on_report(self.member(name), self.ends[name])
+
+    def catch_up(self) -> None:
+        for name in "bc":
+            if self.connected[name]:
+                self.ends[name] = self.log_end
+                self.set.on_report(self.member(name), self.log_end)
+
+    def connect(self) -> None:
+        name = self.rng.choice("bc")
+        self.connected[name] = True
+        self.set.on_report(self.member(name), self.ends[name])
+
+    def disconnect(self) -> None:
+        name = self.rng.choice("bc")
+        self.connected[name] = False
+        self.set.on_disconnect(self.member(name))
+
+    def lose_power(self) -> None:
+        name = self.rng.choice("bc")
+        self.connected[name] = False
+        self.set.on_disconnect(self.member(name))
+        self.ends[name] = self.rng.randint(self.ends[name] // 2, self.ends[name])
+        if not self.keeps_incarnation:
+            self.incarnations[name] += 1
+
+    def swap(self) -> None:
+        wanted = self.set.wanted(self.now_s)
+        if wanted is None:
+            return
+        self.set.begin_swap(wanted)
+        version = self.set.version
+        outcome = self.rng.choice(("done", "done", "refused", "unknown"))
+        if self.rng.random() < 0.5:  # meanwhile
+            self.append()
+            self.copy()
+            self.check()
+        if outcome == "done" and self.apply(wanted, version):
+            self.check()
+            self.set.on_stored(wanted, self.version)
+        elif outcome == "unknown":
+            self.pending.append((wanted, version))
+            if self.unknown_is_no:
+                self.set.on_refused(wanted)
+        else:
+            self.set.on_refused(wanted)
+
+    def apply_late(self) -> None:
+        if self.pending:
+            self.apply(*self.pending.pop(self.rng.randrange(len(self.pending))))
+
+    def read(self) -> None:
+        self.set.on_stored(self.record, self.version)
+
+    def wait(self) -> None:
+        self.now_s += self.rng.choice((0.05, 0.5, 2.0, 6.0))
+
+    def check(self) -> None:
+        confirmed = self.set.confirmed
+        assert self.confirmed <= confirmed <= self.log_end
+        self.confirmed = confirmed
+        for member in self.record - {A}:
+            if member == self.member(member.name):  # the data that was admitted: this member may lead
+                assert self.ends[member.name] >= confirmed, f"{member} may lead and lacks confirmed records"
+
+    def run(self, steps: int) -> None:
+        events: list[Callable[[], None]] = [
+            *[self.append, self.copy, self.swap, self.wait] * 4,
+            *[self.catch_up, self.connect, self.apply_late, self.read] * 2,
+            *[self.disconnect, self.lose_power],
+        ]
+        for _ in range(steps):
+            self.rng.choice(events)()
+            self.check()
+
+
+def run(
+    in_sync: type[InSyncSet] = InSyncSet,
+    *,
+    unknown_is_no: bool = False,
+    keeps_incarnation: bool = False,
+    seeds: int = 60,
+) -> tuple[int, int]:
+    """Run events of some seeds; return the swaps that were applied, and the confirmed bytes."""
+    swaps = confirmed = 0
+    for seed in range(seeds):
+        cluster = Cluster(seed, in_sync, unknown_is_no=unknown_is_no, keeps_incarnation=keeps_incarnation)
+        cluster.run(300)
+        swaps += cluster.swaps
+        confirmed += cluster.confirmed
+    return swaps, confirmed
+
+
+def test_each_member_that_may_lead_has_every_confirmed_record() -> None:
+    swaps, confirmed = run()
+    assert swaps > 300
+    assert confirmed > 50_000
+
+
+class ByMaximum(InSyncSet):
+    """A record counts once the best member has it."""
+
+    def _confirm(self) -> None:
+        others = [self._ends.get(member, UNKNOWN_END) for member in self.required if member != self._own]
+        self.confirmed = max(self.confirmed, *others) if others else max(self.confirmed, self._ends[self._own])
+
+
+class SmallerBeforeItsSwap(InSyncSet):
+    """Records count without a member that is still in the stored set."""
+
+    def begin_swap(self, members: frozenset[InSyncMember]) -> None:
+        super().begin_swap(members)
+        self.required = members
+        self._confirm()
+
+
+class LargerWithoutUnion(InSyncSet):
+    """A new member is required only once its swap has succeeded."""
+
+    def _require(self) -> None:
+        self.required = self.stored
+        self._confirm()
+
+
+class ReadDecides(InSyncSet):
+    """A read of the former set counts as the refusal of a write without an answer."""
+
+    def on_stored(self, members: frozenset[InSyncMember], version: int) -> None:
+        self._open.clear()
+        super().on_stored(members, version)
+
+
+class EntersBehind(InSyncSet):
+    """A member is admitted that lacks confirmed records."""
+
+    def _may_enter(self, member: InSyncMember) -> bool:
+        return member in self._connected
+
+
+@pytest.mark.parametrize("planted", [ByMaximum, SmallerBeforeItsSwap, LargerWithoutUnion, ReadDecides, EntersBehind])
+def test_planted_faults_of_the_set_are_found(planted: type[InSyncSet]) -> None:
+    with pytest.raises(AssertionError, match="may lead and lacks confirmed records"):
+        run(planted)
+
+
+def test_a_write_without_an_answer_that_is_taken_as_refused_is_found() -> None:
+    with pytest.raises(AssertionError, match="may lead and lacks confirmed records"):
+        run(unknown_is_no=True)
+
+
+def test_a_member_that_lost_power_and_keeps_its_incarnation_is_found() -> None:
+    with pytest.raises(AssertionError, match="may lead and lacks confirmed records"):
+        run(keeps_incarnation=True)
