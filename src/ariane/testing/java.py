@@ -228,16 +228,21 @@ class JavaRelease:
 
     @contextlib.contextmanager
     def start(
-        self, main: str, args: Sequence[str], *, jvm_args: Sequence[str] | None = None, home: Path | None = None
+        self,
+        main: str,
+        args: Sequence[str],
+        *,
+        jvm_args: Sequence[str] | None = None,
+        home: Path | None = None,
+        classes: Sequence[str] = (),
     ) -> Iterator[JavaProgram]:
-        """Run a Java program until the end of the block, or until it exits."""
+        """Run a Java program until the end of the block, or until it exits. `classes` follow those of the peers."""
         with tempfile.TemporaryDirectory() as temporary:
             directory = home or Path(temporary)
             _configure_logs(directory)
             java = [*(jvm_args or self.quick_start()), *_home_properties(directory)]
-            process = _spawn(
-                [*java, "-cp", self.classpath(), main, *args], subprocess.PIPE, directory
-            )  # tools leave files in it
+            path = ":".join([self.classpath(), *classes])
+            process = _spawn([*java, "-cp", path, main, *args], subprocess.PIPE, directory)  # tools leave files in it
             try:
                 yield JavaProgram(process)
             finally:
@@ -252,6 +257,7 @@ class JavaRelease:
         jvm_args: Sequence[str] | None = None,
         status: int = 0,
         home: Path | None = None,
+        classes: Sequence[str] = (),
     ) -> list[str]:
         """Run a Java program and return the lines it printed.
 
@@ -260,7 +266,7 @@ class JavaRelease:
         Raises:
             RuntimeError: it did not exit with `status` in time; contains its output.
         """
-        with self.start(main, args, jvm_args=jvm_args, home=home) as program:
+        with self.start(main, args, jvm_args=jvm_args, home=home, classes=classes) as program:
             lines = list(program.lines(time.monotonic() + timeout_s))
             exit_status = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
             if exit_status != status:
