@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+import ci_form
 import spark_classes
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+    from xdist.workermanage import WorkerController
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is not a fault
 settings.load_profile("unhurried")
 
 ROOT = Path(__file__).resolve().parents[1]
+COUNTS = pytest.StashKey[ci_form.Counts]()
 
 # Spark tests that need no session in the test process: their work happens in programs of their own.
 WITHOUT_SESSION = {"test_pipeline_restarts.py", "test_standalone_cluster.py"}
@@ -35,6 +38,8 @@ SPARK_PROGRAMS = {
     "test_source_kills.py",
 }
 
+# Files of tests so short that handing out each of them would take as long, or that share what they compute.
+SHORT_FILES = ("tests/unit/", "tests/style/", "tests/property/", "tests/console/")
 # Groups that take long, in seconds of a whole run on two cores, longest first: one that starts last would run alone at the end.
 # `.ci/run` prints the slowest tests. The order is all that matters, so the figures may be rough.
 LONG_GROUPS_S = {
@@ -78,9 +83,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of parallel runs begin with the groups that take longest, then with those of most tests."""
+    """Select the tests of this form. Of parallel runs begin with the groups that take longest, then with those of most tests."""
+    items[:], others = ci_form.select(items)
+    if others:
+        config.hook.pytest_deselected(items=others)
+    long = sum(item.get_closest_marker("long") is not None for item in (*items, *others))
+    config.stash[COUNTS] = ci_form.Counts(len(items), long)
     if not hasattr(config, "workerinput"):
         return
+    config.workeroutput["counts"] = (len(items), long)  # type: ignore[attr-defined]
     sizes = Counter(group(item.nodeid) for item in items)
 
     def order(item: pytest.Item) -> tuple[int, int]:
@@ -88,6 +99,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return -LONG_GROUPS_S.get(name, 0), -sizes[name]
 
     items.sort(key=order)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController, error: object) -> None:
+    """Take the counts from a process of a parallel run: each collects all tests."""
+    if counts := getattr(node, "workeroutput", {}).get("counts"):
+        node.config.stash[COUNTS] = ci_form.Counts(*counts)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if counts := config.stash.get(COUNTS, None):
+        terminalreporter.write_line(counts.text())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -119,5 +142,7 @@ def _group_of_file(path: str) -> str | None:
         return path if name in WITHOUT_SESSION else "spark programs" if name in SPARK_PROGRAMS else "spark"
     if path.startswith("tests/console/browser/"):
         return "browser"
+    if path.startswith(SHORT_FILES):
+        return path
     has_servers = path.startswith("tests/interop/") or 'scope="module"' in (ROOT / path).read_text(encoding="utf-8")
     return path if has_servers else None

@@ -1,4 +1,4 @@
-"""A class-data archive for the Spark drivers of a test run: each starts with the classes of all others already parsed.
+"""Settings of Spark sessions in tests, and a class-data archive for drivers: each starts with the classes of all others parsed.
 
     python tests/spark_classes.py      write the archive unless it exists: run all jobs of the pipeline once
 
@@ -19,6 +19,16 @@ from pathlib import Path
 CACHE = Path.home() / ".cache" / "ariane" / "spark-classes"
 DRIVER_OPTIONS = "SPARK_SUBMIT_OPTS"
 BUILD_S = 300
+
+# The tests plan hundreds of queries over a handful of rows: compiling each of them to bytecode costs more than interpreting it, and
+# adaptive execution plans each of them again. Both give the same rows. The programs that other tests start (`ariane pipeline run`,
+# the demo, the drivers of the kill tests) run every job as users do.
+SESSION_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+}
 
 
 def archive() -> Path | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-import os
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from runs import put_run
 
+import ci_form
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
@@ -38,7 +38,7 @@ from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200, flush="sync")
 ASYNC_CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200, flush="async")
-SEEDS = range(int(os.environ.get("ARIANE_SEEDS", "1")))  # one finds every planted fault, as ten did
+SEEDS = range(ci_form.number("ARIANE_SEEDS", short=1, long=4))  # one finds every planted fault, as ten did
 FATES = [
     (SurvivingData.NONE, 0),
     (SurvivingData.ALL, 0),

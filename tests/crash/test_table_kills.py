@@ -29,6 +29,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+import ci_form
 import object_store
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError
@@ -38,7 +39,7 @@ from ariane.reports.tables import table_views
 from ariane.tables import TRAFFIC, delta_log, object_tables, table_format
 from ariane.tables.table_home import Home, ObjectHome, object_home
 
-KILLS = int(os.environ.get("ARIANE_KILLS", "6"))
+KILLS = ci_form.number("ARIANE_KILLS", short=6, long=20)
 SEED = int(os.environ.get("ARIANE_SEED", "0")) or time.time_ns() % 1_000_000
 T0 = datetime(2026, 11, 21, 10, tzinfo=UTC)
 BUCKETS = ("2026-11-21T1000", "2026-11-21.%RETRY%a b", "unknown-07")

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pytest
+
 from ariane.testing import java
+
+# Releases for tests of our clients at Java servers. Our broker responds as 4.9.4 does, and all tests of our clients use our broker.
+RELEASES = (
+    pytest.param(java.V4, marks=pytest.mark.long("tests/interop/test_differential.py::test_responses_match_java")),
+    pytest.param(java.V5),
+)
 
 
 class JavaServers(NamedTuple):

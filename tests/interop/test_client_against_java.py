@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import pytest
-from interop_servers import JavaServers, JavaServersOf, mqadmin
+from interop_servers import RELEASES, JavaServers, JavaServersOf, mqadmin
 from typer.testing import CliRunner
 
 from ariane.cli.main import app
@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
 FAST = ConsumerSettings(commit_interval=0.2)
 
 
-@pytest.fixture(params=[java.V4, java.V5], ids=lambda release: release.version)
+@pytest.fixture(params=RELEASES, ids=lambda release: release.version)
 def peers(request: pytest.FixtureRequest, java_servers: JavaServersOf) -> JavaServers:
     return java_servers(request.param, True)
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from interop_servers import RELEASES
 
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer, PushConsumer
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
@@ -30,7 +31,7 @@ USERS_OF_5X = {
 }
 
 
-@pytest.mark.parametrize("release", [java.V4, java.V5], ids=lambda release: release.version)
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
 def test_only_encrypted_and_signed_requests_are_served(tmp_path: Path, release: java.JavaRelease) -> None:
     if reason := release.available():
         pytest.skip(f"Java peers: {reason}")

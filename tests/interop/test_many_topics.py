@@ -1,4 +1,7 @@
-"""A hundred thousand topics at an unmodified Java 4.9.4 name server and at ours: each topic has a route."""
+"""A hundred thousand topics at an unmodified Java 4.9.4 name server and at ours: each topic is listed and has a route.
+
+The long form queries the route of each topic, the short one of every twentieth.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import ci_form
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.lifecycle.registration import Registration
@@ -33,6 +37,7 @@ from ariane.testing import java
 
 TOPICS = 100_000
 WINDOW = 256  # requests in flight
+ROUTE_STEP = 1 if ci_form.IS_LONG else 20
 JVM = ("-Xms512m", "-Xmx1g")
 
 
@@ -57,8 +62,13 @@ class Broker:
         self.topics.on_table_change = self.registration.register_soon
 
     async def assert_routed(self, names: Iterable[str] | None = None) -> None:
-        """Assert that each name server has a route with the right queue count for every topic, and no other topics."""
-        names = self.topics.names() if names is None else names
+        """Assert that each name server has all topics and no others, and these with the right queue counts.
+
+        The default is every ROUTE_STEPth topic and the newest.
+        """
+        if names is None:
+            every = list(self.topics.names())
+            names = [*every[:-1:ROUTE_STEP], every[-1]]
         for addr in self.addrs:
             pending = iter(names)
             await asyncio.gather(*(self._assert_routes(addr, pending) for _ in range(WINDOW)))

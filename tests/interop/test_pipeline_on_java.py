@@ -8,17 +8,21 @@ before they exit, and send only some tens of messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-import subprocess
-import sys
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from interop_servers import consume, produce
+from typer.testing import CliRunner
 
+import spark_classes
+from ariane.cli import main
+from ariane.cli.servers import signals
 from ariane.client import LocalState, TransactionProducer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import Message
@@ -28,6 +32,9 @@ from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, JOURNEYS, TRANSACTIONS, TableSchema
 from ariane.testing import LocalCluster, java
 from ariane.testing.cluster_servers import SMALL_FILES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.spark,
@@ -65,12 +72,13 @@ class Done(NamedTuple):
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
+    from ariane.pipeline.spark_session import open_session
+
     directory = tmp_path_factory.mktemp("java")
     home, broker_home = directory / "tables", directory / "b"
-    with (
-        java.name_server(directory / "ns") as names,
-        java.broker(broker_home, names.addr, properties=SETTINGS),
-    ):
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as java_servers:
+        names = java_servers.enter_context(java.name_server(directory / "ns"))
+        java_servers.enter_context(java.broker(broker_home, names.addr, properties=SETTINGS))
         sent = produce(names.addr, COUNT, "trace", "tags=a,b", "keys=ORDER")
         (delayed,) = produce(names.addr, 1, "trace", "keys=LATER", "delay=1")
         transacted = java.run("ariane.peers.Transact", [names.addr, "T", "TP", "1", "3", "trace", "keys=HALF"])
@@ -81,17 +89,25 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
         java.run("ariane.peers.Consume", [names.addr, RETRIED, "RG", "*", "2", "60", "fail", "most=1"])
         fates = ("first=commit,rollback,unknown", "check=,,commit,,,rollback")
         java.run("ariane.peers.Transact", [names.addr, DECIDED, "XP", "6", "6", *fates, "trace"])
+        # One session for all: starting one takes longer than most of its work.
+        session = stack.enter_context(open_session("Java", "local[2]", conf=spark_classes.SESSION_SETTINGS))
         said = pipeline(names.addr, home)
-        live, stored = both(names.addr, broker_home / "store")
-    yield Done(sent, delayed, failing, half, broker_home, home, said, live, stored)
+        live, stored = both(session, names.addr, broker_home / "store")
+        java_servers.close()
+        yield Done(sent, delayed, failing, half, broker_home, home, said, live, stored)
 
 
 def pipeline(namesrv: str, home: Path) -> str:
-    command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "all", "--delay-levels", LEVELS]
-    where = ["--namesrv", namesrv, "--home", str(home), "--once"]
-    done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """Run the command in this process, and return its output."""
+    command = ["pipeline", "run", "all", "--delay-levels", LEVELS, "--namesrv", namesrv, "--home", str(home), "--once"]
+    handlers = {number: signal.getsignal(number) for number in signals.NUMBERS}
+    try:
+        done = CliRunner().invoke(main.app, command)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def rows_of(home: Path, table: TableSchema, where: str) -> list[dict[str, Any]]:
@@ -105,18 +121,16 @@ COMPARED = (
 )  # fmt: skip
 
 
-def both(namesrv: str, store: Path) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+def both(spark: SparkSession, namesrv: str, store: Path) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
     """Read topic T through the connector, from the broker and from the store files."""
-    from ariane.pipeline.spark_session import open_session
     from ariane.spark import RocketMQSource, StoreSource
 
-    with open_session("both", "local[2]") as spark:
-        for source in (RocketMQSource, StoreSource):
-            spark.dataSource.register(source)
-        of_broker = spark.read.format("rocketmq").option("namesrv", namesrv).option("topic", "T").load()
-        of_files = spark.read.format("rocketmq-store").load(str(store)).where("valid and topic = 'T'")
-        frames = (of_broker, of_files)
-        live, stored = ([plain(row) for row in frame.select(*COMPARED).collect()] for frame in frames)
+    for source in (RocketMQSource, StoreSource):
+        spark.dataSource.register(source)
+    of_broker = spark.read.format("rocketmq").option("namesrv", namesrv).option("topic", "T").load()
+    of_files = spark.read.format("rocketmq-store").load(str(store)).where("valid and topic = 'T'")
+    frames = (of_broker, of_files)
+    live, stored = ([plain(row) for row in frame.select(*COMPARED).collect()] for frame in frames)
     return sorted(live), sorted(stored)
 
 
@@ -191,7 +205,6 @@ def test_decisions_are_the_same_from_the_java_broker_and_from_its_log_at_ours(do
     repeated = done.home.with_name("again")
     with LocalCluster(done.broker_home, message_delay_level=LEVELS) as servers:
         asyncio.run(send_half(servers.namesrv))
-        # In this process, whose session has started already (`both`).
         job = jobs.with_delay_levels(jobs.combine_jobs(("delay", "transactions")), LEVELS_MS)
         run.run(job, {"namesrv": servers.namesrv}, repeated, settings=run.RunSettings(once=True))
     result = {row["keys"]: row for row in rows_of(repeated, TRANSACTIONS, f"topic = '{DECIDED}'")}

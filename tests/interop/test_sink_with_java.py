@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 import pyarrow as pa
-from interop_servers import mqadmin, pull_all
+from interop_servers import RELEASES, mqadmin, pull_all
 
 from ariane.client import PushConsumer
 from ariane.client.duplicates.idempotent import Idempotent
@@ -72,7 +72,7 @@ def test_rows_written_to_a_java_broker_are_read_by_a_java_client(tmp_path: Path)
         _a_time_is_not_known_to_4_9_4(name_server.addr)
 
 
-@pytest.mark.parametrize("release", [java.V4, java.V5], ids=lambda release: release.version)
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
 def test_rows_are_written_over_tls(tmp_path: Path, release: java.JavaRelease) -> None:
     """Start servers with Java's default: plain and TLS on one port, with a generated certificate."""
     if reason := release.available():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from interop_servers import mqadmin, produce
+from interop_servers import RELEASES, mqadmin, produce
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
@@ -56,7 +56,7 @@ def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
     }
 
 
-@pytest.fixture(scope="module", params=[java.V4, java.V5], ids=lambda release: release.version)
+@pytest.fixture(scope="module", params=RELEASES, ids=lambda release: release.version)
 def peers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
     release: java.JavaRelease = request.param
     if reason := release.available():

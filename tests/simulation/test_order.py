@@ -24,6 +24,7 @@ from typing import ClassVar
 
 import pytest
 
+import ci_form
 from ariane.broker.state.queue_locks import LockTable, QueueLocks
 from ariane.client.consumer import Consumer
 from ariane.client.consuming import process_queue
@@ -41,7 +42,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
 from ariane.testing.virtual_time import VirtualLoop, VirtualProcess
 
-SEEDS = 2 * int(os.environ.get("ARIANE_SEEDS", "1"))  # the first one or the fourth finds each planted fault
+SEEDS = 2 * ci_form.number("ARIANE_SEEDS", short=1, long=4)  # the first one or the fourth finds each planted fault
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
 CHOSEN = [int(os.environ["ORDER_SEED"])] if "ORDER_SEED" in os.environ else list(range(SEEDS))
 

@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import spark_classes
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The tests plan hundreds of queries over a handful of rows: compiling each of them to bytecode costs more than interpreting it, and
-# adaptive execution plans each of them again. Both give the same rows. The programs that other tests start (`ariane pipeline run`,
-# the demo, the drivers of the kill tests) run every job as users do.
-SESSION_SETTINGS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.lightweightPlanChangeValidation": "false",
-}
 REMOTE = "ARIANE_SPARK_REMOTE"  # sc://host:port of a Spark Connect server, or local[2] for one of its own
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -34,7 +27,7 @@ def spark() -> Iterator[SparkSession]:
 
     if fault := java_fault():
         pytest.skip(fault)
-    started = get_or_create_session("ariane tests", "local[2]", conf=SESSION_SETTINGS)
+    started = get_or_create_session("ariane tests", "local[2]", conf=spark_classes.SESSION_SETTINGS)
     yield started
     started.stop()
 

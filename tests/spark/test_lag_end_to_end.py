@@ -156,6 +156,10 @@ def row_of(report: Report, title: str) -> dict[str, Value]:
     return dict(zip((field.name for field in result.columns), row, strict=True))
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_lag.py::test_a_backlog_served_by_a_slave_has_its_rates_and_forecast",
+    "tests/integration/test_replication.py::test_slow_consumers_are_redirected_to_a_slave_where_allowed",
+)
 def test_the_report_shows_the_tps_that_a_console_shows_as_zero(spark: SparkSession, tmp_path: Path) -> None:
     home = tmp_path / "tables"
     with backlog_served_by_the_slave(tmp_path) as served:

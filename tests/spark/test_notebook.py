@@ -60,6 +60,10 @@ async def run(text: str, names: dict[str, Any]) -> tuple[str, object]:
     return printed.getvalue(), value
 
 
+@pytest.mark.long(
+    "tests/spark/test_connector_page.py::test_every_block_of_code_runs",
+    "tests/spark/test_notebook.py::test_stored_outputs_contain_no_error_and_no_path",
+)
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_every_cell_reproduces_its_stored_output(

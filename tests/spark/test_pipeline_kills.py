@@ -26,6 +26,8 @@ import trace_frames as frames
 from test_source_kills import descendants
 from trace_frames import after, before, pub
 
+import ci_form
+import spark_classes
 from ariane.pipeline import jobs, run
 from ariane.pipeline.publishing import table_publisher
 from ariane.reports.tables import table_views
@@ -33,7 +35,7 @@ from ariane.tables import JOURNEYS, TRACE_EVENTS, object_tables, table_format
 from ariane.tables.table import split_type
 from ariane.tables.table_home import Home, object_home
 
-KILLS = int(os.environ.get("ARIANE_KILLS", "1"))
+KILLS = ci_form.number("ARIANE_KILLS", short=1, long=20)
 FILES_PER_KILL = 1
 EXTRA_FILES = 3  # read after the last kill
 # Most files are merged between two kills: otherwise each look of the reader opens all of them.
@@ -54,12 +56,11 @@ def job(inbox: str, home_text: str, local: str) -> None:
     import threading
 
     from ariane.pipeline.spark_session import get_or_create_session
-    from conftest import SESSION_SETTINGS
 
     home = home_of(home_text, Path(local))
     run.MAINTENANCE_INTERVAL_S = MAINTENANCE_INTERVAL_S
     # A task whose worker is killed is tried again.
-    spark = get_or_create_session("ariane kill test", "local[2,4]", conf=SESSION_SETTINGS)
+    spark = get_or_create_session("ariane kill test", "local[2,4]", conf=spark_classes.SESSION_SETTINGS)
     trace = jobs.JOBS["trace"]
     trace = trace._replace(
         incremental_tables=tuple(fold for fold in trace.incremental_tables if fold.table == JOURNEYS)

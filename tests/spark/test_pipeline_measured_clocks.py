@@ -151,6 +151,9 @@ def test_a_record_that_contradicts_its_measured_offset_is_not_corrected(rows: Ro
     assert (row["sent_corrected_at"], row["producer_clock_ms"], row["producer_clock_measured"]) == (None, None, None)
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_measured_clocks.py::test_a_producer_that_is_ahead_is_corrected_without_the_tables_of_the_broker",
+)
 def test_clients_with_wrong_clocks_end_to_end(spark: SparkSession) -> None:
     """Producer 1.2 s ahead, consumer 0.7 s behind: each time is corrected to the true one, within its error."""
     traffic = skewed.skewed_traffic()

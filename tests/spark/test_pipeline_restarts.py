@@ -84,6 +84,11 @@ def group_of(pid: int) -> list[int]:
     return results
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_kills.py::test_readers_see_complete_versions_without_losses_or_duplicates",
+    "tests/spark/test_pipeline_run.py::test_an_unavailable_server_is_reported_and_retried",
+    "tests/spark/test_source.py::test_an_uncommitted_batch_is_replayed_with_the_same_rows",
+)
 def test_kills_of_brokers_and_drivers_lose_no_rows_and_the_pipeline_stops_on_request(tmp_path: Path) -> None:
     tables, log, servers = tmp_path / "tables", tmp_path / "pipeline.log", tmp_path / "servers.log"
     names_port, port = free_ports()

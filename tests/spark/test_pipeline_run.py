@@ -245,6 +245,7 @@ def test_a_new_checkpoint_rereads_the_source_and_journeys_stay_correct(fed: Fed)
     assert fed.journeys() == [("A", "success")]
 
 
+@pytest.mark.long("tests/unit/test_table_publisher.py::test_a_removed_base_table_is_not_a_silent_gap")
 def test_a_manually_removed_base_table_stops_the_job_with_instructions(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
@@ -494,6 +495,10 @@ def test_a_permanent_error_stops_the_job(spark: SparkSession, tmp_path: Path) ->
             continue
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_records.py::test_from_a_broker_to_the_reports",
+    "tests/spark/test_pipeline_backfill.py::test_missing_rows_are_added_once",
+)
 def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str) -> None:
         async with Producer(namesrv, "orders", trace=True) as producer:

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.long(
+        "tests/spark/test_source.py::test_a_batch_reads_all_messages_with_all_columns",
+        "tests/spark/test_sink.py::test_duplicates_written_by_a_killed_stream_are_recognised",
+        "tests/spark/test_source_operations.py::test_offsets_are_committed_to_the_group_including_the_last_batch",
+        "tests/spark/test_store_source.py::test_any_message_is_found_by_any_predicate",
+    ),
+]
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 ROWS = 20
 

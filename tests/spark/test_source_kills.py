@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import ci_form
 from ariane.client import Producer
 from ariane.model.message import Message
 from ariane.protocol.records import record
@@ -33,7 +34,7 @@ from ariane.spark.read.source_options import parse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = int(os.environ.get("ARIANE_KILLS", "2"))
+KILLS = ci_form.number("ARIANE_KILLS", short=2, long=20)
 WORKER_THEN_DRIVER = (
     10  # a seed: first a worker of a query that goes on, then its driver, both in the middle of a batch
 )
@@ -146,6 +147,7 @@ def driver(servers: LocalCluster, home: Path, until: str = "on") -> Iterator[Dri
         started.close()
 
 
+@pytest.mark.long("tests/spark/test_source.py::test_an_uncommitted_batch_is_replayed_with_the_same_rows")
 def test_rows_equal_the_input_after_kills(spark: SparkSession, tmp_path: Path) -> None:
     print(f"seed {SEED}, {KILLS} kills, {ROWS} rows")
     chance = random.Random(SEED)

@@ -1,6 +1,6 @@
 """All jobs and both connectors on a Spark cluster: a master and two workers without this package, which the driver ships.
 
-ARIANE_CLUSTER_HOMES=all runs the jobs also with tables in a directory, instead of an object store alone.
+The long form runs all jobs, with tables in an object store and in a directory.
 """
 
 from __future__ import annotations
@@ -117,15 +117,10 @@ def run(*command: str) -> str:
 @pytest.fixture(params=["store", "directory"])
 def tables(request: pytest.FixtureRequest, place: tuple[Path, str, str], tmp_path: Path) -> Iterator[Home]:
     """Yield a place for tables."""
-    has_store = importlib.util.find_spec("moto") is not None
     if request.param == "directory":
-        if has_store and os.environ.get("ARIANE_CLUSTER_HOMES") != "all":
-            pytest.skip(
-                "needs ARIANE_CLUSTER_HOMES=all: all other runs of the pipeline in these tests have a directory"
-            )
         yield place[0] / "tables"
         return
-    if not has_store:
+    if importlib.util.find_spec("moto") is None:
         pytest.skip("needs moto: pip install 'moto[server]'")
     import object_store
 
@@ -134,6 +129,10 @@ def tables(request: pytest.FixtureRequest, place: tuple[Path, str, str], tmp_pat
         yield object_home(f"s3://{object_store.BUCKET}/tables", tmp_path)
 
 
+@pytest.mark.long(
+    "tests/spark/test_standalone_cluster.py::test_the_connector_reads_and_writes_and_reads_stores_on_executors",
+    "tests/spark/test_object_store.py::test_a_job_writes_tables_that_commands_read",
+)
 def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str], tables: Home) -> None:
     _, namesrv, master = place
     where = ["--namesrv", namesrv, "--home", str(tables), "--master", master, "--once"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -32,6 +33,7 @@ def visible_params(path: tuple[str, ...]) -> list[Any]:
     return [param for param in TREE[path].params if not getattr(param, "hidden", False)]
 
 
+@functools.cache
 def help_of(path: tuple[str, ...]) -> str:
     done = CliRunner().invoke(main.app, [*path, "--help"], prog_name="ariane", env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output

@@ -19,7 +19,8 @@ def test_tests_are_grouped_by_shared_resources():
     assert conftest.group("tests/interop/test_differential.py::test_a[b::c]") == "tests/interop/test_differential.py"
     assert conftest.group("tests/integration/test_acl_command.py::t") == "tests/integration/test_acl_command.py"
     assert conftest.group("tests/console/browser/test_crawl.py::test_a") == "browser"
-    assert conftest.group("tests/unit/test_acl.py::test_a") == "tests/unit/test_acl.py::test_a"
+    assert conftest.group("tests/unit/test_acl.py::test_a") == "tests/unit/test_acl.py"
+    assert conftest.group("tests/integration/test_up.py::test_a") == "tests/integration/test_up.py::test_a"
     for name in conftest.LONG_GROUPS_S:
         if name not in ("spark", "spark programs", "browser"):
             assert (TESTS.parent / name.partition("::")[0]).exists()

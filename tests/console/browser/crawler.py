@@ -19,9 +19,10 @@ import hostile_texts
 from page_faults import NARROW, WIDE, PageFaults, axe_findings, overflow
 from playwright.sync_api import BrowserContext, Page
 
+import ci_form
 from ariane.console.app import PAGES
 
-IS_WHOLE = os.environ.get("ARIANE_CRAWL") == "all"
+IS_WHOLE = ci_form.IS_LONG or os.environ.get("ARIANE_CRAWL") == "all"
 PER_ROUTE = 2 if IS_WHOLE else 1
 # Parameters that change the order or extent of a list, not what the page is.
 LIST_PARAMETERS = {"sort", "order", "page", "size"}
