@@ -188,7 +188,7 @@ def test_what_4_9_4_does_not_have_is_an_error_with_a_reason(tmp_path: Path) -> N
             client.post("/ops/updateNameSvrAddr.do", data={"nameSvrAddrList": "other:9876"}).json(),
         ]
     assert [answer["status"] for answer in answers] == [-1] * 5
-    assert "accounts" in answers[0]["errMsg"]
+    assert "/access/acl/users" in answers[0]["errMsg"]
     assert "ariane up --demo" in answers[3]["errMsg"]
     assert "ariane console -n other:9876" in answers[4]["errMsg"]
 

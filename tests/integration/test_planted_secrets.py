@@ -228,6 +228,8 @@ def visited(cluster: LocalCluster, home: Path) -> dict[str, bytes]:
         for path, form in (
             ("/access/acl/accounts", account),
             ("/access/acl/accounts", {**account, "topicPerms": "orders=ALL"}),
+            ("/access/acl/users", {"username": "page-user", "password": NEW}),
+            ("/access/acl/users", {"username": "page user", "password": NEW, "isDryRun": "true"}),
             ("/alerts/channels/web-hooks", hook),
             ("/alerts/channels/email", mail),
             ("/access/users", {"name": "ann", "role": "admin", "password": "short"}),

@@ -1,4 +1,4 @@
-"""Every form of accounts and sessions is used, in this order: those of the console, and those of brokers with access control."""
+"""Every form of accounts, users and sessions is used, in this order: those of the console, and those of brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("playwright", reason="needs playwright: pip install playwrig
 pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[console]'")
 
 from crawler import RouteTable
-from form_use import DRY_RUN, FormUse, use_form
+from form_use import APPEARS_S, DRY_RUN, FormUse, use_form
 from page_faults import OpenContext
 from playwright.sync_api import BrowserContext, Page, expect
 
@@ -25,6 +25,7 @@ ACL_FILE = (
 )
 VICTOR = {"name": "victor", "role": "viewer", "password": PASSWORD}
 SHOP = {"accessKey": "shop-account", "secretKey": "shop-secret", "topicPerms": "orders=PUB"}
+CAROL = {"username": "carol", "password": PASSWORD}
 PREFIX = "/access/acl"
 
 USES = (
@@ -41,6 +42,13 @@ USES = (
         f"{PREFIX}/account?key=shop-account", f"{PREFIX}/accounts/delete", "shop-account", {"confirm": "shop-account"}
     ),
     FormUse(PREFIX, f"{PREFIX}/addresses", "allowed", {"addresses": "10.0.0.*"}),
+    # --- users of brokers ---
+    FormUse(f"{PREFIX}/user", f"{PREFIX}/users", "would save user", CAROL, DRY_RUN),
+    FormUse(f"{PREFIX}/user", f"{PREFIX}/users", "saved user carol", CAROL),
+    FormUse(f"{PREFIX}/user?name=carol", f"{PREFIX}/users", "saved user carol", {"userStatus": "disable"}),
+    FormUse(f"{PREFIX}/policy?name=carol", f"{PREFIX}/policies", "saved the policy", {"resource": "Topic:o*", "actions": True}),
+    FormUse(f"{PREFIX}/policy?name=carol&resource=Topic:o*", f"{PREFIX}/policies/delete", "deleted", {"confirm": "Topic:o*"}),
+    FormUse(f"{PREFIX}/user?name=carol", f"{PREFIX}/users/delete", "deleted user carol", {"confirm": "carol"}),
     # --- sessions, and one's own account ---
     FormUse("/access", "/access/sessions/{session_id}/end", "ended"),
     FormUse("/account", "/account/sessions/{session_id}/end", "ended"),
@@ -53,14 +61,14 @@ USES = (
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProgram]:
-    """A console with the account alice, of a broker with access control."""
+    """A console with the account alice, of a broker with access control and users."""
     home = tmp_path_factory.mktemp("secured")
     (home / "conf").mkdir()
     (home / "conf" / "plain_acl.yml").write_text(ACL_FILE)
     ConsoleAccounts(home / "console" / "data").add("alice", ConsoleRole.ADMIN, PASSWORD)
     options = ("--access-key", "root-account", "--secret-key", "root-secret")
     with (
-        LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers,
+        LocalCluster(home, acl_enable=True, authentication_enabled=True, rocketmq_home=str(home)) as servers,
         ConsoleProgram(servers.namesrv, home / "console", *options) as console,
     ):
         yield console
@@ -72,7 +80,7 @@ def log_in(context: BrowserContext) -> Page:
     page.locator("[name='name']").fill("alice")
     page.locator("[name='password']").fill(PASSWORD)
     page.keyboard.press("Enter")
-    expect(page.locator("#navigation")).to_be_visible()
+    expect(page.locator("#navigation")).to_be_visible(timeout=APPEARS_S * 1_000)
     return page
 
 

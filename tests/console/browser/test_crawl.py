@@ -34,6 +34,7 @@ STARTS = (
 )
 # Pages of accounts and of the log-in: this console has no account (test_behaviour.py has a console with accounts).
 NEED_ACCOUNTS = {"/login", "/login/ended", "/account", "/access/users/{name}", "/access/acl/account"}
+NEED_ACCOUNTS |= {"/access/acl/user", "/access/acl/policy"}  # of brokers with users: test_account_forms.py
 NEED_ACCOUNTS |= {"/login/oidc", "/login/oidc/callback"}  # of a provider: test_oidc_with_provider.py
 # test_forms.py creates a channel and opens its page.
 NOT_PAGES = {*NEED_ACCOUNTS, *DOWNLOADS, "/alerts/channels/{channel_id}"}

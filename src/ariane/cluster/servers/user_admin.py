@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ariane.cluster.connection import Answers, BrokerServer, Change, ClusterConnection
-from ariane.errors import ServerUnavailable
+from ariane.errors import ServerUnavailable, UsageError
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.users import (
@@ -21,6 +21,7 @@ from ariane.protocol.requests.users import (
     UserFilter,
     UserInfo,
 )
+from ariane.protocol.secret_masks import is_mask
 
 
 class UserOperations(ClusterConnection):
@@ -53,9 +54,12 @@ class UserOperations(ClusterConnection):
             servers: Servers that are changed (`select_brokers`, with slaves).
 
         Raises:
+            UsageError: the password is a mask, which everybody could guess.
             PartialFailure, ReplyError: servers rejected the request, for example because users are disabled.
             ServerUnavailable: a server did not say whether it has the user.
         """
+        if is_mask(user.password):
+            raise UsageError("password", user.password, "expected the password itself, or none to keep the stored one")
         name = user.username or ""
         answers = await self.users(servers)
         if answers.unavailable:
@@ -83,27 +87,34 @@ class UserOperations(ClusterConnection):
         )
 
     async def save_policy(
-        self, name: str, entries: Sequence[PolicyEntryInfo], servers: Sequence[BrokerServer]
+        self,
+        name: str,
+        entries: Sequence[PolicyEntryInfo],
+        servers: Sequence[BrokerServer],
+        *,
+        policy_type: str = "Custom",
     ) -> list[Change]:
-        """Add entries to the policies of a user; an entry of the same resource is replaced.
+        """Add entries to the policies of a user; an entry of the same type and resource is replaced.
 
         Raises:
             PartialFailure, ReplyError: servers rejected the request.
         """
         subject = f"User:{name}"
-        body = fastjson.write(AclInfo(subject, (PolicyInfo("Custom", tuple(entries)),)))
+        body = fastjson.write(AclInfo(subject, (PolicyInfo(policy_type, tuple(entries)),)))
         summary = f"save policies of {name}"
         return await self.change(
             *(Change(server.addr, summary, RequestCode.AUTH_UPDATE_ACL, OfSubject(subject), body) for server in servers)
         )
 
-    async def delete_policy(self, name: str, resource: str | None, servers: Sequence[BrokerServer]) -> list[Change]:
-        """Delete the entry of a resource, or all policies of a user.
+    async def delete_policy(
+        self, name: str, resource: str | None, servers: Sequence[BrokerServer], *, policy_type: str = "Custom"
+    ) -> list[Change]:
+        """Delete the entry of a type and resource, or all policies of a user.
 
         Raises:
             PartialFailure, ReplyError: servers rejected the request.
         """
-        header = OfSubject(f"User:{name}", None, resource)
+        header = OfSubject(f"User:{name}", policy_type if resource else None, resource)
         summary = f"delete policies of {name} for {resource or 'all resources'}"
         return await self.change(
             *(Change(server.addr, summary, RequestCode.AUTH_DELETE_ACL, header) for server in servers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.connection import BrokerUnavailable, each_once
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable, each_once
 from ariane.console.web.view_model import ChangeResult
 
 
@@ -18,3 +18,13 @@ def result_of(admin: Admin, notice: str) -> ChangeResult:
 def texts_of(unavailable: Iterable[BrokerUnavailable]) -> list[str]:
     """Return servers and clients that did not respond as texts, each once: several requests of a page may have failed."""
     return [str(broker) for broker in each_once(unavailable)]
+
+
+def server_name(server: BrokerServer) -> str:
+    """Return broker name and id, as pages show them."""
+    return f"{server.broker}:{server.broker_id}"
+
+
+def changed_servers(admin: Admin) -> str:
+    """Return the addresses of the servers that were changed, for a notice."""
+    return ", ".join(change.addr for change in admin.changes)

@@ -22,7 +22,7 @@ test_routes = DashboardRouter("/test")
 acl_routes = DashboardRouter("/acl")
 
 NO_PROXIES = "RocketMQ 4.9.4 has no proxies: clients connect to the brokers"
-NO_ACL_2 = "brokers of 4.x have accounts instead of users and policies: use /access/acl of the console, or mqadmin"
+ACL_2 = "use the page Access of the console (/access/acl/users), /api/v1/access/acl/users, or `ariane acl user`"
 
 
 @routes.get("/homePage.query")
@@ -112,7 +112,7 @@ async def run_test() -> None:
 @acl_routes.delete("/deleteUser.do", "/deleteAcl.do")
 async def acl() -> None:
     """Reject lists and changes of ACL 2.0."""
-    raise UsageError("acl", None, NO_ACL_2)
+    raise UsageError("acl", None, ACL_2)
 
 
 def _uses_tls(services: ConsoleServices) -> bool:

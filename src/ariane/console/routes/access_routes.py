@@ -1,11 +1,15 @@
-"""Access: pages and REST of accounts and sessions of the console, one's own account, and access control of the brokers."""
+"""Access: pages and REST of accounts and sessions of the console, one's own account, and accounts and users of the brokers."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 from starlette.exceptions import HTTPException
 
-from ariane.console.areas.access import console_users
+from ariane.access.policies import ACTIONS, DECISIONS, POLICY_TYPES
+from ariane.access.users import USER_STATES, USER_TYPES
+from ariane.console.areas.access import broker_users, console_users
 from ariane.console.areas.brokers import broker_acl
 from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, AclView, GlobalAddressesForm
 from ariane.console.areas.confirmation import DeletionForm
@@ -20,7 +24,8 @@ from ariane.console.web.view_model import ChangeResult
 pages = PageRouter()
 api = APIRouter(tags=["access"])
 
-ACCESS, ACL, OWN = "/access", "/access/acl", "/account"
+ACCESS, ACL, USERS, OWN = "/access", "/access/acl", "/access/acl/users", "/account"
+USER = USERS.removesuffix("s") + "?name={username}"
 
 
 @api.get("/access")
@@ -106,6 +111,41 @@ async def set_global_addresses(services: Services, form: GlobalAddressesForm) ->
     return await broker_acl.set_global_addresses(services, form)
 
 
+@pages.page(USERS, "access/broker_users.html")
+@api.get("/access/acl/users")
+async def get_broker_users(services: Services, query: ListParameters) -> broker_users.BrokerUsersView:
+    """Return users of ACL 2.0 with their policies on all brokers, without passwords."""
+    return await broker_users.broker_users(services, query)
+
+
+@pages.form("/access/acl/users", USER, plan="")
+@api.put("/access/acl/users")
+async def save_broker_user(services: Services, form: broker_users.BrokerUserForm) -> ChangeResult:
+    """Create a user of the brokers, or change the settings that are given."""
+    return await broker_users.save_user(services, form)
+
+
+@pages.form("/access/acl/users/delete", USERS, plan="")
+@api.delete("/access/acl/users")
+async def delete_broker_user(services: Services, form: FromQuery[broker_users.BrokerUserDeletionForm]) -> ChangeResult:
+    """Delete a user of the brokers with its policies; `confirm` must be its name."""
+    return await broker_users.delete_user(services, form)
+
+
+@pages.form("/access/acl/policies", USER, plan="")
+@api.put("/access/acl/policies")
+async def save_broker_policy(services: Services, form: broker_users.PolicyForm) -> ChangeResult:
+    """Add an entry to the policies of a user, or replace that of the same type and resource."""
+    return await broker_users.save_policy(services, form)
+
+
+@pages.form("/access/acl/policies/delete", USER, plan="")
+@api.delete("/access/acl/policies")
+async def delete_broker_policy(services: Services, form: FromQuery[broker_users.PolicyDeletionForm]) -> ChangeResult:
+    """Delete an entry from the policies of a user; `confirm` must be its resource."""
+    return await broker_users.delete_policy(services, form)
+
+
 # --- other pages, and forms ---
 
 
@@ -152,3 +192,33 @@ async def acl_account_page(request: Request, services: Services, key: str = "") 
     """Return the form of an account; without a key that of a new one."""
     account = await broker_acl.acl_account(services, key) if key else None
     return render(request, "access/acl_account.html", account=account, permissions=broker_acl.PERMISSIONS)
+
+
+@pages.get("/access/acl/user")
+async def broker_user_page(request: Request, services: Services, name: str = "") -> Response:
+    """Return a user with its policies; without a name the form of a new one."""
+    user = await broker_users.broker_user(services, name) if name else None
+    return render(
+        request, "access/broker_user.html", user=user, types=_options(USER_TYPES), states=_options(USER_STATES)
+    )
+
+
+@pages.get("/access/acl/policy")
+async def broker_policy_page(
+    request: Request,
+    services: Services,
+    name: str,
+    policy_type: Annotated[str, Query(alias="type")] = "Custom",
+    resource: str = "",
+) -> Response:
+    """Return the form of an entry of the policies of a user; without a resource that of a new one."""
+    policy = await broker_users.broker_policy(services, name, policy_type, resource) if resource else None
+    return render(
+        request, "access/broker_policy.html", username=name, policy=policy, actions=list(ACTIONS),
+        types=_options(POLICY_TYPES), decisions=_options(DECISIONS),
+    )  # fmt: skip
+
+
+def _options(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the options of a select field whose values are shown as they are."""
+    return [(name, name) for name in names]

@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable
-from ariane.console.areas.admin_results import result_of, texts_of
+from ariane.console.areas.admin_results import changed_servers, result_of, server_name, texts_of
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
@@ -189,7 +189,7 @@ async def save_account(services: ConsoleServices, form: AclAccountForm) -> Chang
         _check_possible(form, stored, topics, groups)
         await admin.save_account(update, _enabled(state))
     verb = form.verb("save", "saved")
-    return result_of(admin, f"{verb} broker account {form.access_key} on {_changed_servers(admin)}")
+    return result_of(admin, f"{verb} broker account {form.access_key} on {changed_servers(admin)}")
 
 
 async def delete_account(services: ConsoleServices, form: AclDeletionForm) -> ChangeResult:
@@ -209,7 +209,7 @@ async def delete_account(services: ConsoleServices, form: AclDeletionForm) -> Ch
             raise NotFound("account", form.access_key, [row.access_key for row in _account_rows(state)])
         await admin.delete_account(form.access_key, servers)
     verb = form.verb("delete", "deleted")
-    return result_of(admin, f"{verb} broker account {form.access_key} on {_changed_servers(admin)}")
+    return result_of(admin, f"{verb} broker account {form.access_key} on {changed_servers(admin)}")
 
 
 async def set_global_addresses(services: ConsoleServices, form: GlobalAddressesForm) -> ChangeResult:
@@ -223,7 +223,7 @@ async def set_global_addresses(services: ConsoleServices, form: GlobalAddressesF
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
         await admin.set_global_addresses(addresses, _enabled(await _state(admin)))
     verb = form.verb("allow", "allowed")
-    return result_of(admin, f"{verb} {addresses or 'no address'} without an account on {_changed_servers(admin)}")
+    return result_of(admin, f"{verb} {addresses or 'no address'} without an account on {changed_servers(admin)}")
 
 
 async def _state(admin: Admin) -> _AclState:
@@ -301,7 +301,7 @@ def _server_rows(state: _AclState) -> list[AclServerRow]:
     first = _comparable(state.configs[0][1]) if state.configs else None
     rows = [
         AclServerRow(
-            server=_name(server), addr=server.addr, is_enabled=True, global_addresses=list(config.global_white_addrs),
+            server=server_name(server), addr=server.addr, is_enabled=True, global_addresses=list(config.global_white_addrs),
             version=state.versions[server][0] if server in state.versions else None,
             changed_ms=state.versions[server][1] if server in state.versions else None,
             is_different=_comparable(config) != first,
@@ -310,7 +310,7 @@ def _server_rows(state: _AclState) -> list[AclServerRow]:
     ]  # fmt: skip
     rows += [
         AclServerRow(
-            server=_name(server), addr=server.addr, is_enabled=False, global_addresses=[], version=None,
+            server=server_name(server), addr=server.addr, is_enabled=False, global_addresses=[], version=None,
             changed_ms=None, is_different=False,
         )
         for server in state.disabled
@@ -334,8 +334,8 @@ def _account_rows(state: _AclState) -> list[AclAccountRow]:
                 topic_perms=account.topic_perms or (),
                 group_perms=account.group_perms or (),
                 white_remote_address=account.white_remote_address or "",
-                servers=[_name(server) for server in having],
-                missing=[_name(server) for server, _ in state.configs if server not in having],
+                servers=[server_name(server) for server in having],
+                missing=[server_name(server) for server, _ in state.configs if server not in having],
                 is_different=len({_settings(other) for _, other in found}) > 1,
             )
         )
@@ -354,11 +354,3 @@ def _settings(account: AccountBody) -> tuple[object, ...]:
 def _comparable(config: AclConfig) -> tuple[object, ...]:
     accounts = sorted((_settings(account) for account in config.plain_access_configs), key=str)
     return tuple(sorted(config.global_white_addrs)), tuple(accounts)
-
-
-def _name(server: BrokerServer) -> str:
-    return f"{server.broker}:{server.broker_id}"
-
-
-def _changed_servers(admin: Admin) -> str:
-    return ", ".join(change.addr for change in admin.changes)
