@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--only", nargs="*", default=None, metavar="NAME", help="loads, or how their names begin")
     chosen.add_argument("--quick", action="store_true", help=f"the most important loads: {', '.join(QUICK)}")
-    chosen.add_argument("--tls", action="store_true", help="the cost of TLS instead: benches/encryption.py")
+    chosen.add_argument("--tls", action="store_true", help="rates and CPU time with TLS instead: encryption.py")
     parser.add_argument("--servers", nargs="*", default=SERVERS, choices=SERVERS, help="which ones (default: all)")
     parser.add_argument("--short", action="store_true", help=f"all sizes divided by {SHORT}, a warm-up of seconds")
     parser.add_argument("--dir", type=Path, default=None, help="where the stores go (default: the temporary directory)")

@@ -1,122 +1,127 @@
-"""The cost of TLS: CPU time of a broker per message, plain and encrypted, for our implementations and Java's broker.
+"""TLS: rates and CPU time of brokers, plain and encrypted, for our implementations and Java's broker in the same run.
 
     python benches/broker.py --tls [--rounds 3] [--servers NAME …] [--short] [--json] [--out FILE]
 
 All servers accept both kinds of connections, with their test certificates. Each round sends to each server plain, then encrypted:
 
-    pipelined   one connection of a Python client, WINDOW requests in flight
-    java        the benchmark Producer of Java's client, with -Dtls.enable=true if encrypted
+    pipelined   ariane-load, built with --features tls: one connection, 128 sends of 128 B in flight, 8 queues
+    java        the benchmark Producer of Java's client, 64 threads, with -Dtls.enable=true if encrypted
 
-Clients limit the rates, so CPU times per message are compared: medians over the rounds.
+The cost of TLS is the median over the rounds of encrypted minus plain: both are measured within the same minute.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import ssl
 import statistics
+import sys
 import tempfile
 import time
 from argparse import Namespace
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from ariane.net.pools.connection_pool import ConnectionPool
-from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests import encode_header
-from ariane.protocol.requests.messaging import SendMessage
+import load_program
 from ariane.testing import java
 from figures import JAVA
 from java_clients import Topic, produced
-from machine import load_average
-from servers import Running, cpu_s, make_topic, started
+from load_program import LoadProgram
+from machine import load_average, versions
+from servers import Running, make_topic, started
 
 TOPIC = Topic("Encrypted", 8)
-BODY = b"x" * 128
-WINDOW = 256
-MESSAGES, JAVA_WARM_S, JAVA_S = 60_000, 10.0, 10.0
+SIZE = 128
+WARM_S, MEASURED_S, JAVA_WARM_S, JAVA_S = 20.0, 4.0, 10.0, 10.0
 SHORT = 10  # --short divides these
-LOADS = ("pipelined", "java")
+KINDS = ("plain", "tls")
+EXPECTED = {"pipelined": 3.0, "java": 1.3}  # our rate with TLS : Java's
+
+Key = tuple[str, str, str]  # load, server, kind
 
 
-def trusting() -> ssl.SSLContext:
-    """Return the context of a client that accepts any certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+class Measured(NamedTuple):
+    """One measurement."""
+
+    rate: float  # messages per second
+    cpu_us: float  # of the broker, per message
 
 
-async def send_pipelined(running: Running, tls: ssl.SSLContext | None, count: int) -> float:
-    """Return the CPU time of the broker per message in µs."""
-    async with ConnectionPool(tls=tls) as pool:
-        connection = await pool.connect(running.addr)
-        headers = [
-            encode_header(SendMessage("bench", TOPIC.name, "TBW102", 4, queue, 0, int(time.time() * 1000), 0))
-            for queue in range(TOPIC.queues)
-        ]
-
-        async def send(messages: int) -> None:
-            for first in range(0, messages, WINDOW):
-                pending = [
-                    connection.request_nowait(
-                        RequestCode.SEND_MESSAGE_V2, headers[number % TOPIC.queues], BODY, timeout_ms=60_000
-                    )
-                    for number in range(first, min(first + WINDOW, messages))
-                ]
-                for response in await asyncio.gather(*pending):
-                    if response.code != ResponseCode.SUCCESS:
-                        raise SystemExit(f"{running.server} refused a message: {response.remark}")
-
-        await send(count // 5)  # warm-up
-        before = cpu_s(running.pid)
-        await send(count)
-        return (cpu_s(running.pid) - before) / count * 1e6
+def send_pipelined(program: LoadProgram, kind: str, seconds: float) -> Measured:
+    encrypted = ("--tls",) if kind == "tls" else ()
+    shape = ("--topic", TOPIC.name, "--queues", TOPIC.queues, "--size", SIZE)
+    report = program.run("send", *shape, "--duration", seconds, *encrypted)
+    return Measured(report["rate"], report["broker_cpu_us"])
 
 
-def measure(args: Namespace) -> dict[str, object]:
+def send_by_java(running: Running, kind: str, shorter: float) -> Measured:
+    jvm = ("-Dtls.enable=true",) if kind == "tls" else ()
+    options = ["-s", str(SIZE), "-w", "64"]
+    return Measured(*produced(running, TOPIC, options, JAVA_WARM_S / shorter, JAVA_S / shorter, jvm))
+
+
+def measure(args: Namespace) -> dict[str, Any]:
     """Measure all servers and return the result; print its figures."""
     if reason := java.available():
         raise SystemExit(f"this bench needs the Java peers: {reason}")
     shorter = SHORT if args.short else 1
-    costs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    rounds: dict[Key, list[Measured]] = defaultdict(list)
     average = load_average()
+    path = args.load_program or load_program.build("tls")
     with tempfile.TemporaryDirectory(prefix="ariane-bench-", dir=args.dir) as home, contextlib.ExitStack() as stack:
-        running = []
+        brokers = []
         for server in args.servers:
             place = Path(home) / server
             place.mkdir()
-            namesrv = stack.enter_context(java.name_server(place / "namesrv")).addr
-            running.append(stack.enter_context(started(server, namesrv, place)))
-            make_topic(running[-1].addr, TOPIC.name, TOPIC.queues)
+            # With explicit arguments a Java server accepts TLS, which an encrypted client needs here, too.
+            namesrv = stack.enter_context(java.name_server(place / "namesrv", jvm_args=java.quick_start())).addr
+            brokers.append(stack.enter_context(started(server, namesrv, place)))
+            make_topic(brokers[-1].addr, TOPIC.name, TOPIC.queues)
         time.sleep(2)  # the registration of the topics
-        for _ in range(args.rounds):
-            for broker in running:
-                for kind, tls in (("plain", None), ("tls", trusting())):
-                    cost = asyncio.run(send_pipelined(broker, tls, MESSAGES // shorter))
-                    costs["pipelined", broker.server, kind].append(cost)
-                    options = ["-s", str(len(BODY)), "-w", "8"]
-                    jvm = ("-Dtls.enable=true",) if tls else ()
-                    _, cost = produced(broker, TOPIC, options, JAVA_WARM_S / shorter, JAVA_S / shorter, jvm)
-                    costs["java", broker.server, kind].append(cost)
-    medians = {key: statistics.median(values) for key, values in costs.items()}
-    print_table(medians, args.servers)
+        for running in brokers:
+            for kind in KINDS:
+                send_pipelined(LoadProgram(path, running), kind, WARM_S / shorter)
+        for number in range(args.rounds):
+            for running in brokers[number % len(brokers) :] + brokers[: number % len(brokers)]:
+                for kind in KINDS:
+                    sent = send_pipelined(LoadProgram(path, running), kind, MEASURED_S / shorter)
+                    rounds["pipelined", running.server, kind].append(sent)
+                    rounds["java", running.server, kind].append(send_by_java(running, kind, shorter))
+                    last = [(load, *rounds[load, running.server, kind][-1]) for load in EXPECTED]
+                    print(f"round {number + 1} of {args.rounds}: {running.server} {kind} {last}", file=sys.stderr)
+    print("\n".join(table(rounds, args.servers)))
     return {
         "load_average_before": average,
-        "rounds": args.rounds,
-        "cpu_us": {" ".join(key): round(value, 2) for key, value in medians.items()},
+        "versions": versions(),
+        "rounds": {" ".join(key): [measured._asdict() for measured in values] for key, values in rounds.items()},
     }
 
 
-def print_table(medians: dict[tuple[str, str, str], float], servers: list[str]) -> None:
-    """Print CPU times per message, the cost of TLS, and how many times as much Java's broker takes."""
-    print(f"{'load':<11}{'server':<9}{'plain µs':>9}{'TLS µs':>9}{'cost µs':>9}{'Java TLS / TLS':>16}")
-    for load in LOADS:
+def table(rounds: Mapping[Key, list[Measured]], servers: list[str]) -> list[str]:
+    """Return lines of medians: rates, their ratio to Java's, and CPU times per message with the cost of TLS."""
+    titles = f"{'plain/s':>10}{'TLS/s':>10}{': Java TLS':>11}{'expected':>9}{'plain µs':>9}{'TLS µs':>8}{'cost µs':>8}"
+    lines = [f"{'load':<10}{'server':<8}" + titles]
+    for load, least in EXPECTED.items():
         for server in servers:
-            plain, tls = medians[load, server, "plain"], medians[load, server, "tls"]
-            ratio = medians[load, JAVA, "tls"] / tls if JAVA in servers else float("nan")
-            print(f"{load:<11}{server:<9}{plain:>9.1f}{tls:>9.1f}{tls - plain:>9.1f}{ratio:>16.2f}")
+            plain, tls = (rounds[load, server, kind] for kind in KINDS)
+            ratio = rate(tls) / rate(rounds[load, JAVA, "tls"]) if JAVA in servers else float("nan")
+            expected = "" if server == JAVA else f">= {least:g}"
+            costs = [after.cpu_us - before.cpu_us for before, after in zip(plain, tls, strict=True)]
+            lines.append(
+                f"{load:<10}{server:<8}{rate(plain):>10,.0f}{rate(tls):>10,.0f}{ratio:>11.2f}{expected:>9}"
+                f"{cpu_us(plain):>9.2f}{cpu_us(tls):>8.2f}{statistics.median(costs):>8.2f}"
+            )
+    return lines
+
+
+def rate(values: list[Measured]) -> float:
+    return statistics.median(measured.rate for measured in values)
+
+
+def cpu_us(values: list[Measured]) -> float:
+    return statistics.median(measured.cpu_us for measured in values)
 
 
 def write(args: Namespace) -> None:

@@ -88,13 +88,14 @@ def load_figures(name: str, report: Report) -> dict[str, float]:
     return figures
 
 
-def build() -> Path:
-    """Build the load program and return its path."""
+def build(*features: str) -> Path:
+    """Build the load program with these features, and return its path."""
     path = f"{os.environ.get('PATH', '')}{os.pathsep}{RUSTUP_BIN}"
     cargo = shutil.which("cargo", path=path)
     if cargo is None:
         raise SystemExit("cargo is not installed: see native/README.md, or pass the program with --load-program PATH")
     command = [cargo, "build", "--release", "--locked", "--package", "ariane-load", "--message-format", "json"]
+    command += [f"--features={feature}" for feature in features]
     environment = {**os.environ, "PATH": path}
     built = subprocess.run(command, cwd=NATIVE, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode:

@@ -83,6 +83,13 @@ def test_everything_that_was_sent_is_read(load_program: Path, broker: str, heade
     assert run(load_program, "pull", *to, "--from", 400)["messages"] == 1500 - 400 * QUEUES
 
 
+def test_tls_needs_a_program_that_was_built_with_it(load_program: Path, broker: str) -> None:
+    command = [str(load_program), "send", "--broker", broker, "--topic", "Load", "--tls"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "--features tls" in done.stderr
+
+
 def test_errors_are_counted_and_decide_the_exit_status(load_program: Path, broker: str) -> None:
     report = run(load_program, "pull", "--broker", broker, "--topic", "Unknown", status=1)
     assert report["codes"] == {"17": QUEUES}

@@ -1,8 +1,8 @@
 //! Single requests before a load: creation of a topic, the first offsets of its queues.
 
-use std::io::Write;
+use std::time::{Duration, Instant};
 
-use crate::connection::{connect, Input};
+use crate::connection::Connection;
 use crate::frame::{Form, Frame};
 use crate::options::CommonOptions;
 use crate::signing::{self, Account};
@@ -14,17 +14,17 @@ const READ_AND_WRITE: &str = "6";
 
 /// A connection that waits for each answer.
 pub struct AdminConnection {
-    stream: std::net::TcpStream,
-    input: Input,
+    connection: Connection,
+    timeout: Duration,
     opaque: i32,
     account: Option<Account>,
 }
 
 impl AdminConnection {
     pub fn open(options: &CommonOptions) -> Result<AdminConnection, String> {
-        let stream = connect(&options.broker)?;
-        stream.set_read_timeout(Some(options.timeout)).map_err(|error| error.to_string())?;
-        Ok(AdminConnection { stream, input: Input::default(), opaque: 0, account: options.account.clone() })
+        let connection = Connection::open_blocking(&options.broker, options.tls, Some(options.timeout))?;
+        let account = options.account.clone();
+        Ok(AdminConnection { connection, timeout: options.timeout, opaque: 0, account })
     }
 
     /// Create a topic with so many queues, or change the number of its queues.
@@ -70,9 +70,11 @@ impl AdminConnection {
     ) -> Result<T, String> {
         self.opaque += 1;
         let request = signing::encode(Form::Json, code, self.opaque, fields, self.account.as_ref()).bytes;
-        self.stream.write_all(&request).map_err(|error| error.to_string())?;
+        self.connection.output.extend_from_slice(&request);
+        self.connection.flush()?;
+        let sent = Instant::now();
         loop {
-            while let Some(frame) = self.input.next_frame()? {
+            while let Some(frame) = self.connection.input.next_frame()? {
                 let head = frame.head(&mut 0)?;
                 if head.opaque != self.opaque {
                     continue; // a request of the broker
@@ -82,11 +84,10 @@ impl AdminConnection {
                 }
                 return take(&frame);
             }
-            match self.input.read_from(&mut self.stream) {
-                Ok(0) => return Err("the broker closed the connection".to_owned()),
-                Ok(_) => {}
-                Err(error) => return Err(format!("no answer to request {code}: {error}")),
+            if sent.elapsed() >= self.timeout {
+                return Err(format!("no answer to request {code} for {} s", self.timeout.as_secs_f64()));
             }
+            self.connection.read()?;
         }
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::frame::{frame_size, Frame};
+use crate::tls::TlsSession;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const INPUT_SIZE: usize = 512 * 1024;
@@ -21,6 +22,7 @@ pub struct Input {
 
 pub struct Connection {
     stream: TcpStream,
+    tls: Option<TlsSession>,
     pub input: Input,
     /// Frames to send, appended by the owner.
     pub output: Vec<u8>,
@@ -28,8 +30,8 @@ pub struct Connection {
     written: usize,
 }
 
-/// Open a connection without delay of small packets.
-pub fn connect(broker: &str) -> Result<TcpStream, String> {
+/// Open a socket without delay of small packets.
+fn connect(broker: &str) -> Result<TcpStream, String> {
     let fault = |error: std::io::Error| format!("cannot connect to the broker {broker}: {error}");
     let mut last = None;
     for addr in broker.to_socket_addrs().map_err(fault)? {
@@ -42,10 +44,24 @@ pub fn connect(broker: &str) -> Result<TcpStream, String> {
 }
 
 impl Connection {
-    pub fn open(broker: &str) -> Result<Connection, String> {
-        let stream = connect(broker)?;
-        stream.set_nonblocking(true).map_err(|error| error.to_string())?;
-        Ok(Connection { stream, input: Input::default(), output: Vec::with_capacity(INPUT_SIZE), written: 0 })
+    /// Open a connection that never blocks, encrypted if `with_tls`.
+    pub fn open(broker: &str, with_tls: bool) -> Result<Connection, String> {
+        let connection = Connection::open_blocking(broker, with_tls, None)?;
+        connection.stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+        Ok(connection)
+    }
+
+    /// Open a connection whose reads wait, at most for this time.
+    pub fn open_blocking(broker: &str, with_tls: bool, timeout: Option<Duration>) -> Result<Connection, String> {
+        let mut stream = connect(broker)?;
+        stream.set_read_timeout(timeout.or(Some(CONNECT_TIMEOUT))).map_err(|error| error.to_string())?;
+        let tls = if with_tls { Some(TlsSession::open(&mut stream, broker)?) } else { None };
+        Ok(Connection { stream, tls, input: Input::default(), output: Vec::with_capacity(INPUT_SIZE), written: 0 })
+    }
+
+    /// Return protocol and cipher of an encrypted connection.
+    pub fn encryption(&self) -> Option<String> {
+        self.tls.as_ref().map(TlsSession::description)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -54,13 +70,22 @@ impl Connection {
 
     /// Return whether output waits until the socket is writable.
     pub fn is_blocked(&self) -> bool {
-        !self.output.is_empty()
+        !self.output.is_empty() || self.is_tls_blocked()
+    }
+
+    fn is_tls_blocked(&self) -> bool {
+        self.tls.as_ref().is_some_and(TlsSession::is_blocked)
     }
 
     /// Write as much of the output as the socket takes.
     pub fn flush(&mut self) -> Result<(), String> {
-        while self.written < self.output.len() {
-            match self.stream.write(&self.output[self.written..]) {
+        while self.written < self.output.len() || self.is_tls_blocked() {
+            let pending = &self.output[self.written..];
+            let taken = match &mut self.tls {
+                Some(tls) => tls.write(&mut self.stream, pending),
+                None => self.stream.write(pending),
+            };
+            match taken {
                 Ok(size) => self.written += size,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -74,12 +99,13 @@ impl Connection {
 
     /// Read once.
     pub fn read(&mut self) -> Result<(), String> {
-        match self.stream.read(self.input.room()) {
+        let size = match &mut self.tls {
+            Some(tls) => tls.read(&mut self.stream, &mut self.input),
+            None => self.input.read_from(&mut self.stream),
+        };
+        match size {
             Ok(0) => Err("the broker closed the connection".to_owned()),
-            Ok(size) => {
-                self.input.end += size;
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
             Err(error) => Err(format!("cannot read from the broker: {error}")),
         }
@@ -105,9 +131,9 @@ impl Input {
         &mut self.buffer[self.end..]
     }
 
-    /// Read once from a socket that blocks; return the number of bytes, 0 at its end.
-    pub fn read_from(&mut self, stream: &mut TcpStream) -> std::io::Result<usize> {
-        let size = stream.read(self.room())?;
+    /// Read once; return the number of bytes, 0 at the end.
+    pub fn read_from(&mut self, source: &mut impl Read) -> std::io::Result<usize> {
+        let size = source.read(self.room())?;
         self.end += size;
         Ok(size)
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! main ─ options ─→ load ─ one thread for several connections ─→ send, pull ─→ tally ─→ report
-//!                                    send_template, frame, records, slots, connection, ready
+//!                                    send_template, frame, records, slots, connection, tls, ready
 //! ```
 #![forbid(unsafe_code)]
 
@@ -23,3 +23,5 @@ pub mod send_template;
 pub mod signing;
 pub mod slots;
 pub mod tally;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+pub mod tls;

@@ -43,9 +43,10 @@ pub fn send(options: &SendOptions) -> Result<Report, String> {
     let ends = options.readable.map(|_| queue_ends(common)).transpose()?;
     let requests = options.messages.map(|messages| messages / options.shape.batch as u64);
     let mut lanes = Vec::new();
+    let mut settings = common_settings(common);
     for number in 0..common.connections {
         let quota = requests.map(|requests| share(requests, number, common.connections));
-        let connection = Connection::open(&common.broker)?;
+        let connection = open(common, number, &mut settings)?;
         lanes.push(SendLane::new(connection, number, &options.shape, options.in_flight, quota));
     }
     let warm_ns = options.warm_up.as_nanos() as u64;
@@ -77,7 +78,6 @@ pub fn send(options: &SendOptions) -> Result<Report, String> {
         Some(duration) => duration.as_secs_f64(),
         None => measured.tally.last_ns.saturating_sub(warm_ns) as f64 / 1e9,
     };
-    let mut settings = common_settings(common);
     settings.extend([
         ("size", Setting::Number(options.shape.size as f64)),
         ("in_flight", Setting::Number(options.in_flight as f64)),
@@ -95,8 +95,9 @@ pub fn pull(options: &PullOptions) -> Result<Report, String> {
     CpuTimes::read(common.pid)?;
     let firsts = first_offsets(options)?;
     let mut lanes = Vec::new();
+    let mut settings = common_settings(common);
     for number in 0..common.connections {
-        lanes.push(PullLane::new(Connection::open(&common.broker)?, number, common.connections, &firsts));
+        lanes.push(PullLane::new(open(common, number, &mut settings)?, number, common.connections, &firsts));
     }
     let shape = PullShape {
         form: common.form,
@@ -127,12 +128,18 @@ pub fn pull(options: &PullOptions) -> Result<Report, String> {
         measured.tally.failures.push(fault);
     }
     let seconds = measured.tally.last_ns as f64 / 1e9;
-    let mut settings = common_settings(common);
     settings.extend([
         ("batch", Setting::Number(options.batch.into())),
         ("expression", Setting::Text(options.expression.clone())),
     ]);
     finish(measured.report("pull", settings, seconds), common)
+}
+
+/// Open a connection; the encryption of the first one is a setting of the report.
+fn open(common: &CommonOptions, number: usize, settings: &mut Vec<(&str, Setting)>) -> Result<Connection, String> {
+    let connection = Connection::open(&common.broker, common.tls)?;
+    settings.extend(connection.encryption().filter(|_| number == 0).map(|text| ("tls", Setting::Text(text))));
+    Ok(connection)
 }
 
 fn first_offsets(options: &PullOptions) -> Result<Vec<i64>, String> {

@@ -31,6 +31,7 @@ Options of send and pull:
   --timeout SECONDS     Longest time without an answer [30]; for --readable,
                         without a new message in a queue [600]
   --account KEY:SECRET  Sign requests with this access key and secret key
+  --tls                 Encrypt connections, whatever the certificate
   --pid PID             Report the CPU time of this process (the broker's), too
   --latency-file FILE   Write the histogram: microseconds and count of a bucket
   --json                Print one line of JSON
@@ -90,6 +91,7 @@ pub struct CommonOptions {
     pub duration: Option<Duration>,
     pub timeout: Duration,
     pub account: Option<Account>,
+    pub tls: bool,
     pub pid: Option<u32>,
     pub latency_file: Option<PathBuf>,
     pub json: bool,
@@ -133,6 +135,7 @@ struct Typed {
     duration: Option<Duration>,
     timeout: Option<Duration>,
     account: Option<Account>,
+    tls: bool,
     pid: Option<u32>,
     latency_file: Option<PathBuf>,
     json: bool,
@@ -164,6 +167,7 @@ const COMMON: &[&str] = &[
     "duration",
     "timeout",
     "account",
+    "tls",
     "pid",
     "latency-file",
     "json",
@@ -215,6 +219,7 @@ impl Typed {
     fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), String> {
         match name {
             "json" => self.json = true,
+            "tls" => self.tls = true,
             "keys" => self.keys = true,
             "create-topic" => self.create_topic = true,
             "readable" => self.readable = true,
@@ -279,6 +284,7 @@ impl Typed {
             duration: self.duration.or(duration),
             timeout: self.timeout.unwrap_or(Duration::from_secs(30)),
             account: self.account.take(),
+            tls: self.tls,
             pid: self.pid,
             latency_file: self.latency_file.take(),
             json: self.json,
