@@ -28,7 +28,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import backlog, maintenance, restarts, round_pacing
 from ariane.pipeline.jobs import PipelineJob, TopicSource
-from ariane.pipeline.publishing import incremental, staged_tables, table_publisher
+from ariane.pipeline.publishing import incremental, small_batches, staged_tables, table_publisher
 from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
@@ -225,7 +225,10 @@ class JobRunner:
         try:
             for source in self._job.sources:
                 messages = self._streams[source.name]
-                reader = SourceReader(source, messages, home=self._home, interval_s=interval_s, closing=closing)
+                small = self._small_batches(source)
+                reader = SourceReader(
+                    source, messages, home=self._home, interval_s=interval_s, closing=closing, small=small
+                )
                 self._readers = (*self._readers, reader)
                 # One after another: several at once miss Spark's limit of 10 seconds on a busy machine.
                 reader.await_start(self._stop)
@@ -237,6 +240,13 @@ class JobRunner:
             closing.set()
             for reader in self._readers:
                 reader.close()
+
+    def _small_batches(self, source: TopicSource) -> small_batches.SmallBatches | None:
+        if self._staged is None:
+            return None
+        return small_batches.SmallBatches(
+            self._staged, source.name, source.schema, source.prepare, source.append_tables
+        )
 
     def _run_once(self) -> None:
         for reader in self._readers:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError
 from ariane.pipeline import restarts
-from ariane.pipeline.jobs import TopicSource
-from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.jobs import AppendTable, TopicSource
+from ariane.pipeline.publishing import few_rows, small_batches, table_publisher
 from ariane.protocol.transient import UNAVAILABLE
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag
@@ -63,6 +63,7 @@ class SourceReader:
         home: Home,
         interval_s: float | None,
         closing: threading.Event,
+        small: small_batches.SmallBatches | None = None,
     ) -> None:
         self.source = source  # topics, and how their records become tables
         # Delays the restart of a query that failed, longer with each failure in a row.
@@ -73,6 +74,7 @@ class SourceReader:
         self._checkpoint = local_dir(home) / "checkpoint" / source.name
         self._interval_s = interval_s  # None: read what is available, then end
         self._closing = closing  # set when the job ends
+        self._small = small  # computes micro-batches of few messages; None: they are computed as all others
         # Held by a batch. `close` waits for it, because Spark logs long errors if Python is interrupted within a batch.
         self._batch_lock = threading.Lock()
         self.running = self.start()  # the query in progress
@@ -118,13 +120,23 @@ class SourceReader:
             # A new checkpoint numbers its batches from 0 again, under a new id.
             checkpoint_id = json.loads((self._checkpoint / "metadata").read_text())["id"]
             query = f"{self.source.name} {checkpoint_id}"
-            prepared = self.source.prepare(batch).persist()
-            try:
+            with self._rows(batch, number) as rows_of:
                 for append in self.source.append_tables:
-                    rows, now_ms = append.select(prepared), SYSTEM_CLOCK.now_ms()
+                    rows, now_ms = rows_of(append), SYSTEM_CLOCK.now_ms()
                     table_publisher.append_batch(rows, self._home, append.table, query, number, now_ms)
-            finally:
-                prepared.unpersist()
+
+    @contextmanager
+    def _rows(self, batch: DataFrame, number: int) -> Iterator[Callable[[AppendTable], DataFrame | few_rows.Rows]]:
+        """Return the function that selects the rows of a table from a micro-batch."""
+        if self._small is not None and small_batches.is_small(self._checkpoint, number):
+            rows = self._small.compute(batch.toArrow())
+            yield lambda append: rows[append.table.name]
+            return
+        prepared = self.source.prepare(batch).persist()
+        try:
+            yield lambda append: append.select(prepared)
+        finally:
+            prepared.unpersist()
 
 
 def source_status(source: TopicSource, running: RunningQuery) -> SourceStatus:

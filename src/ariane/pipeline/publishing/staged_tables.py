@@ -1,9 +1,9 @@
 """Computes tables in one task, by data frames that are built once.
 
-    rows of buckets or messages ─→ HOME/checkpoint/staged ─ compute ─→ Arrow
+    rows of buckets or messages, or a micro-batch ─→ HOME/checkpoint/staged ─ compute ─→ Arrow
 
 For few rows Spark's planning, code generation and files cost more than the rows. Most of it is building a data frame, which Spark
-analyzes step by step, and planning it. `StagedTable` does both once per table, over a directory whose files are replaced for each
+analyzes step by step, and planning it. `StagedFrame` does both once per table, over a directory whose files are replaced for each
 computation, and runs a copy of the physical plan.
 """
 
@@ -51,23 +51,24 @@ class FileRows(NamedTuple):
     """None: all."""
 
 
-SelectedRows = Mapping[str, Iterable[FileRows]]  # by name of the input
+SelectedRows = Mapping[str, Iterable[FileRows | pa.Table]]  # by name of the input
+Function = Callable[..., "DataFrame"]
 
 
 class StagedTables:
-    """The staged tables of a session, by table, its function, and whether it is interpreted."""
+    """The staged frames of a session, by name, function, and whether it is interpreted."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self._spark = spark
         self._home = home
         self._sessions: dict[bool, SparkSession] = {}  # by whether their plans are interpreted
-        self._tables: dict[tuple[str, Callable[..., DataFrame], bool], StagedTable] = {}
+        self._frames: dict[tuple[str, Function, bool], StagedFrame] = {}
 
     def compute(
         self,
         table: TableSchema,
         inputs: tuple[TableSchema, ...],
-        function: Callable[..., DataFrame],
+        function: Function,
         selections: SelectedRows,
         *,
         is_interpreted: bool,
@@ -81,11 +82,32 @@ class StagedTables:
             selections: rows of the inputs.
             is_interpreted: whether to generate no code.
         """
-        key = (table.name, function, is_interpreted)
-        if key not in self._tables:
-            directory = self._home / "checkpoint" / "staged" / table.name
-            self._tables[key] = StagedTable(self._session(is_interpreted), directory, table, inputs, function)
-        return self._tables[key].compute(selections)
+        columns = {input_.name: input_.ddl for input_ in inputs}
+        return by_bucket(self.run(table.name, columns, function, selections, is_interpreted=is_interpreted), table)
+
+    def run(
+        self,
+        name: str,
+        inputs: Mapping[str, str],
+        function: Function,
+        selections: SelectedRows,
+        *,
+        is_interpreted: bool,
+    ) -> pa.Table:
+        """Return the rows of a function of staged inputs.
+
+        Args:
+            name: directory of the inputs.
+            inputs: name and columns (as DDL) of the arguments of `function`.
+            function: takes a frame with `bucket` for each input.
+            selections: rows of the inputs.
+            is_interpreted: whether to generate no code.
+        """
+        key = (name, function, is_interpreted)
+        if key not in self._frames:
+            directory = self._home / "checkpoint" / "staged" / name
+            self._frames[key] = StagedFrame(self._session(is_interpreted), directory, inputs, function)
+        return self._frames[key].run(selections)
 
     def _session(self, is_interpreted: bool) -> SparkSession:
         """Return a session of the same application whose queries run in one task."""
@@ -96,65 +118,50 @@ class StagedTables:
         return self._sessions[is_interpreted]
 
 
-class StagedTable:
-    """Computes a table by one data frame that is built once.
+class StagedFrame:
+    """A function of inputs, as a data frame that is built once.
 
     Args:
         spark: Session whose queries run in one task.
         directory: Directory of the rows, which executors see; it is created.
-        table: Table of the results.
-        inputs: Tables of the arguments of `function`.
-        function: Returns the table's columns and `bucket`.
+        inputs: Name and columns of the arguments of `function`.
+        function: Takes a frame for each input.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        directory: Path,
-        table: TableSchema,
-        inputs: tuple[TableSchema, ...],
-        function: Callable[..., DataFrame],
-    ) -> None:
+    def __init__(self, spark: SparkSession, directory: Path, inputs: Mapping[str, str], function: Function) -> None:
         self._spark = spark
         self._directory = directory
-        self._table = table
         self._inputs = inputs
         self._function = function
         self._frame: DataFrame | None = None  # built by the first computation
         self._plan: Any = None  # physical plan of the frame, never executed itself
 
-    def compute(self, selections: SelectedRows) -> Rows:
-        """Return the table's rows by bucket, computed from rows of the inputs."""
+    def run(self, selections: SelectedRows) -> pa.Table:
+        """Return the rows computed from rows of the inputs."""
         from pyspark.sql import DataFrame
 
         try:
-            for table in self._inputs:
-                _stage(self._directory / table.name, table, selections.get(table.name, ()))
+            for name, ddl in self._inputs.items():
+                _stage(self._directory / name, ddl, selections.get(name, ()))
             frame = self._refreshed()
             session = self._spark._jsparkSession
             with _active_session(self._spark):
                 # A physical plan keeps what it has read. A copy reads again, and costs a third of planning.
                 rows = self._plan.clone().execute()
             copy = session.internalCreateDataFrame(rows, frame._jdf.schema(), False)
-            result = DataFrame(copy, self._spark).toArrow()
+            return DataFrame(copy, self._spark).toArrow()
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
-        rows = result.drop_columns([BUCKET])
-        return {
-            bucket: rows.filter(pc.equal(result[BUCKET], bucket)) for bucket in pc.unique(result[BUCKET]).to_pylist()
-        }
 
     def _refreshed(self) -> DataFrame:
         """Return the frame after Spark has listed the staged files."""
         if self._frame is None:
             # With all rows in one partition no step needs a shuffle.
             frames = [
-                self._spark.read.schema(f"{table.ddl}, {BUCKET} STRING")
-                .parquet(str(self._directory / table.name))
-                .coalesce(1)
-                for table in self._inputs
+                self._spark.read.schema(f"{ddl}, {BUCKET} STRING").parquet(str(self._directory / name)).coalesce(1)
+                for name, ddl in self._inputs.items()
             ]
-            self._frame = self._function(*frames).select(*self._table.column_names, BUCKET)
+            self._frame = self._function(*frames)
             self._plan = self._frame._jdf.queryExecution().executedPlan()
         else:
             leaves = self._frame._jdf.queryExecution().analyzed().collectLeaves()
@@ -178,15 +185,23 @@ def _active_session(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def _stage(directory: Path, table: TableSchema, selections: Iterable[FileRows]) -> None:
-    """Fill a directory with rows of a table."""
+def by_bucket(result: pa.Table, table: TableSchema) -> Rows:
+    """Return the rows of a table by bucket, from rows with `bucket`."""
+    rows = result.select(table.column_names)
+    return {bucket: rows.filter(pc.equal(result[BUCKET], bucket)) for bucket in pc.unique(result[BUCKET]).to_pylist()}
+
+
+def _stage(directory: Path, ddl: str, selections: Iterable[FileRows | pa.Table]) -> None:
+    """Fill a directory with rows of an input."""
     shutil.rmtree(directory, ignore_errors=True)
     # Without any file Spark would not recognize the partition column.
-    (directory / f"{BUCKET}=none").mkdir(parents=True)
-    pq.write_table(
-        pa.table({table.column_names[0]: pa.array([], pa.string())}), directory / f"{BUCKET}=none" / "0.parquet"
-    )
+    untimed = directory / f"{BUCKET}=none"
+    untimed.mkdir(parents=True)
+    pq.write_table(pa.table({ddl.partition(" ")[0]: pa.array([], pa.string())}), untimed / "none.parquet")
     for number, selection in enumerate(selections):
+        if isinstance(selection, pa.Table):
+            pq.write_table(selection, untimed / f"{number}.parquet", compression="none")
+            continue
         target = directory / f"{BUCKET}={quote(selection.bucket)}" / f"{number}.parquet"
         target.parent.mkdir(exist_ok=True)
         if selection.rows is not None:

@@ -118,10 +118,13 @@ def _empty_frame(spark: SparkSession, schema: str) -> DataFrame:
     return no_rows.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields.fields))
 
 
-def append_batch(frame: DataFrame, home: Home, table: TableSchema, query: str, batch: int, now_ms: int) -> TableVersion:
+def append_batch(
+    rows: DataFrame | few_rows.Rows, home: Home, table: TableSchema, query: str, batch: int, now_ms: int
+) -> TableVersion:
     """Append the rows of a micro-batch exactly once; a batch that is in the table already is ignored.
 
     Args:
+        rows: DataFrame with `bucket`, or rows by bucket.
         query: identifies the checkpoint that numbers the batches, `SOURCE CHECKPOINT_ID`.
 
     Raises:
@@ -143,7 +146,12 @@ def append_batch(frame: DataFrame, home: Home, table: TableSchema, query: str, b
                 "and the other tables of this source, and run the pipeline again"
             )
         applied = {**(former.applied if former else {}), query: batch}
-        return commit(home, table, TableChange(frame=frame, applied=applied), now_ms)
+        change = (
+            TableChange(rows=rows, applied=applied)
+            if isinstance(rows, dict)
+            else TableChange(frame=rows, applied=applied)
+        )
+        return commit(home, table, change, now_ms)
 
 
 def _refuse_other_checkpoint(home: ObjectHome, table: TableSchema, source: str, former: TableVersion) -> None:
