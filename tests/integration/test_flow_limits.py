@@ -111,8 +111,27 @@ def test_a_connection_beyond_the_limit_is_closed() -> None:
             assert (await peers.request(addr, ECHO)).code == 0
             with pytest.raises(ConnectionLost):
                 await others.request(addr, ECHO)
+            assert recorded == [("connection", "serverConnectionsMax")]
             limits.quotas.set_limits({"serverConnectionsMax": 2})
             assert (await others.request(addr, ECHO)).code == 0
 
-    limits = ServerLimits(connections_max=1)
+    limits, recorded = ServerLimits(connections_max=1), list[tuple[object, str]]()
+    limits.audit = Recorder(recorded)
     with_server(limits, work)
+
+
+class Recorder:
+    """A RefusalRecorder that remembers codes and the keys of limits."""
+
+    def __init__(self, recorded: list[tuple[object, str]]) -> None:
+        self._recorded = recorded
+
+    def refused(self, command: Command, peer: Peer, reason: str) -> None:
+        raise AssertionError("no request is refused here")
+
+    def refused_connection(self, peer: Peer, reason: str) -> None:
+        self._recorded.append(("connection", _key(reason)))
+
+
+def _key(reason: str) -> str:
+    return reason.removeprefix("[QUOTA]").partition(":")[0]

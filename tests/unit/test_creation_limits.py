@@ -24,6 +24,20 @@ from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 from ariane.protocol.requests.routing import TopicTable
 
 CREATE = Command(RequestCode.UPDATE_AND_CREATE_TOPIC)
+SEND = Command(RequestCode.SEND_MESSAGE_V2)
+
+
+class RefusedRequests:
+    """A RefusalRecorder that remembers codes and reasons."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, str]] = []
+
+    def refused(self, command: Command, peer: Peer, reason: str) -> None:
+        self.requests.append((command.code, reason))
+
+    def refused_connection(self, peer: Peer, reason: str) -> None:
+        raise AssertionError("no connection is refused here")
 
 
 class Broker:
@@ -35,11 +49,13 @@ class Broker:
         self.quotas = Quotas()
         self.limits = CreationLimits(config, self.quotas, lambda: self.now_ms)
         self.topics = TopicRegistry(TopicTable(), config, lambda: 0, limits=self.limits)
+        self.audit = RefusedRequests()
+        self.limits.audit = self.audit
         self.groups = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0, limits=self.limits)
         for number in (1, 2):
             self.quotas.open(number, f"10.0.0.{number}")
 
-    def serve(self, number: int, work: Callable[[], object], *, late: bool = False) -> None:
+    def serve(self, number: int, work: Callable[[], object], *, late: bool = False, command: Command = CREATE) -> None:
         """Do something in a request of a client."""
 
         def handler(command: Command, peer: Peer) -> HandlerResult:
@@ -51,10 +67,10 @@ class Broker:
             work()
             return Reply()
 
-        served = self.limits.with_clients({CREATE.code: late_handler if late else handler})[CREATE.code]
+        served = self.limits.with_clients({command.code: late_handler if late else handler})[command.code]
 
         async def run() -> None:
-            handled = served(CREATE, make_peer(number, (f"10.0.0.{number}", 1)))
+            handled = served(command, make_peer(number, (f"10.0.0.{number}", 1)))
             if handled is not None and not isinstance(handled, Reply):
                 await asyncio.ensure_future(handled)
 
@@ -78,6 +94,24 @@ def test_topics_are_charged_to_the_address_whose_request_creates_them(late: bool
     broker.topics.put(TopicConfig(topic_name="T4"))  # by the broker itself
     broker.now_ms = 1_800_000
     broker.serve(1, lambda: broker.topics.put(TopicConfig(topic_name="T5")), late=late)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_audit_log_has_what_limits_refuse_unless_it_has_the_failed_change(late: bool) -> None:
+    broker = Broker(server_topics_max=0, server_groups_max=0)
+    for command in (SEND, CREATE):
+        with pytest.raises(ReplyError):
+            broker.serve(1, lambda: broker.topics.put(TopicConfig(topic_name="T")), late=late, command=command)
+    ((code, reason),) = broker.audit.requests
+    assert code == SEND.code
+    assert reason.startswith("[QUOTA]serverTopicsMax")
+
+    def fail() -> None:
+        raise ReplyError(1, "no such topic")
+
+    with pytest.raises(ReplyError):
+        broker.serve(1, fail, late=late, command=SEND)
+    assert len(broker.audit.requests) == 1
 
 
 def test_a_refused_topic_is_not_charged() -> None:

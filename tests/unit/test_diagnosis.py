@@ -80,6 +80,10 @@ FAULTS = [
     (snapshot(broker(), broker(SLAVE, brokerVersionDesc="V4_5_2")), WARNING, "versions", "V4_5_2: a:1", "upgrade"),
     (snapshot(broker(config={"brokerPermission": "4"}), broker(SLAVE)), WARNING, "permissions", "writes", "addWritePerm"),
     (snapshot(broker(exceededLimits="serverTopicsMax 3"), broker(SLAVE)), WARNING, "limits", "serverTopicsMax 3", "limits.md"),
+    (
+        snapshot(broker(auditLogFailures="3 writes failed since its start"), broker(SLAVE)),
+        WARNING, "audit log", "3 writes failed", "auditLogPath",
+    ),
     (snapshot(files=1024), WARNING, "limits", "1024 files", "ulimit -n"),
     (
         snapshot(name_servers=(NameServerState("10.0.0.9:9876", None, "refused"),)),

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from ariane.audit.server_audit_log import AuditState
 from ariane.cli.servers.collect_command import _metrics_state
 from ariane.errors import ConfigError
 from ariane.metrics.client_collector import ClientCollector
@@ -81,7 +82,10 @@ def test_the_collector() -> None:
 
 def test_the_name_server() -> None:
     brokers = (RegisteredBroker("c", "a", 0, "a:1", 1.5), RegisteredBroker("c", "a", 1, "s:1", 2.5))
-    found = values(NAME_SERVER_METRICS, ScrapedNameServer(brokers, {("c", "a"): 12}, 4, 12.5, ("encryption",)))
+    found = values(
+        NAME_SERVER_METRICS,
+        ScrapedNameServer(brokers, {("c", "a"): 12}, 4, 12.5, ("encryption",), audit=AuditState(3, 20, 1)),
+    )
     assert found == {
         "ariane_nameserver_brokers": {("c",): 2},
         "ariane_nameserver_topics": {("c", "a"): 12},
@@ -92,6 +96,9 @@ def test_the_name_server() -> None:
         "ariane_nameserver_limit": {},
         "ariane_nameserver_limit_used": {},
         "ariane_nameserver_limit_exceeded_total": {},
+        "ariane_nameserver_audit_write_failures_total": {(): 3},
+        "ariane_nameserver_audit_pending_records": {(): 20},
+        "ariane_nameserver_audit_lost_records_total": {(): 1},
     }
 
 

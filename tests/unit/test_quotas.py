@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
-from ariane.net.connection import Connection, Handler, Reply
+from ariane.net.connection import Connection, Handler, Peer, Reply
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.limits.quotas import IDLE_USAGES_MAX, LIMIT_KEYS, Quotas, describe_exceeded
 from ariane.net.limits.token_bucket import TokenBucket
@@ -193,8 +193,22 @@ async def until(is_reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
+class Recorder:
+    """A RefusalRecorder that remembers codes and reasons."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, str]] = []
+
+    def refused(self, command: Command, peer: Peer, reason: str) -> None:
+        self.requests.append((command.code, reason))
+
+    def refused_connection(self, peer: Peer, reason: str) -> None:
+        raise AssertionError("no connection is refused here")
+
+
 def test_requests_beyond_the_rate_are_refused_by_name_and_read_later() -> None:
     limits = ServerLimits(exempt=frozenset({HEARTBEAT}))
+    limits.audit = recorder = Recorder()
     limits.quotas.set_limits({"addressRequestsPerSecond": 20})
 
     async def work(connection: Connection, transport: Transport) -> None:
@@ -210,6 +224,7 @@ def test_requests_beyond_the_rate_are_refused_by_name_and_read_later() -> None:
         )
         assert not transport.is_reading  # for 6 requests at 20 per second
         assert limits.quotas.exceeded["addressRequestsPerSecond"] == 3
+        assert recorder.requests == [(PING, remark)] * 3
         await until(lambda: transport.is_reading)
         connection.data_received(frames(PING, 1))
         assert transport.answers()[-1].code == 0

@@ -177,17 +177,35 @@ def test_a_failing_disk_delays_no_request_and_loses_no_silent_record(
         serve = log.with_records({Code.DELETE_TOPIC_IN_BROKER: lambda request, sender: Reply()})
         for number in range(9):
             serve[Code.DELETE_TOPIC_IN_BROKER](command(215, topic=f"T{number}"), PEER)
-        while log.failures < 2:
+        assert log.state.describe() == ""
+        while log.state.failures < 2:
             await asyncio.sleep(0.001)
+        assert log.state.pending + log.state.lost >= 9
+        assert log.state.lost
+        assert f"{log.state.pending} records wait, {log.state.lost} are lost" in log.state.describe()
         is_full.clear()
         while not (await log.read(GetAuditLog(result="lost"))).records:
             await asyncio.sleep(0.001)
+        assert log.state.pending == 0
+        assert log.state.lost
 
     records = run(tmp_path, work)
     lost = [record for record in records if record.result == "lost"]
     assert sum(record.count for record in lost) + len(records) - len(lost) == 9
     assert [record.resource for record in records[:5]] == [f"topic:T{number}" for number in range(5)]
     assert "No space left" in caplog.text
+
+
+def test_connections_beyond_a_limit_are_recorded_and_counted(tmp_path: Path) -> None:
+    async def work(log: ServerAuditLog) -> None:
+        for _ in range(PER_SENDER + 7):
+            log.refused_connection(PEER, "[QUOTA]addressConnectionsMax: …")
+
+    records = run(tmp_path, work)
+    assert {(record.request, record.result, record.account) for record in records} == {("CONNECTION", "refused", "")}
+    assert [record.count for record in records] == [1] * PER_SENDER
+    (counts,) = [record for record in (read_page(audit_files(tmp_path), GetAuditLog())).records if record.count > 1]
+    assert (counts.address, counts.count) == ("10.0.0.5", 7)
 
 
 def test_a_line_that_a_crash_tore_damages_no_other_and_numbers_continue(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ariane.access import secret_references
 from ariane.access import users as user_table
@@ -28,6 +28,7 @@ from ariane.audit.records import RequestAccount
 from ariane.errors import ConfigError
 from ariane.extras import naming_extras
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
+from ariane.net.limits.flow_limits import RefusalRecorder
 from ariane.net.limits.quotas import Quotas
 from ariane.net.peer_log import PeerLog
 from ariane.private_files import PRIVATE_MODE, replace_private
@@ -66,14 +67,6 @@ class UserSettings(NamedTuple):
     """Users that are created at the start if they do not exist."""
     is_authorized: bool
     """Whether policies are checked; otherwise users may do everything."""
-
-
-class RefusalRecorder(Protocol):
-    """Records refused requests. [ServerAuditLog]"""
-
-    def refused(self, command: Command, peer: Peer, reason: str) -> None:
-        """Record a request that was refused."""
-        ...
 
 
 class AccessControl:
@@ -199,6 +192,8 @@ class AccessControl:
             if denial is None:
                 account = acl.account_name(fields, peer.names) if quotas is not None else None
                 if quotas is not None and account is not None and (over := quotas.identify(peer.id, account)):
+                    if self.audit is not None:
+                        self.audit.refused(command, peer, over.remark)
                     return Reply(ResponseCode.SYSTEM_BUSY, remark=over.remark)
                 return serve(command, peer)
             now = asyncio.get_running_loop().time()

@@ -40,6 +40,8 @@ RETRY_S = 1.0  # after a failure of the disk
 DRAIN_INTERVAL_S = 10.0  # of looking for counts of refusals that are due
 CLOSE_S = 5.0  # for the last records
 
+CONNECTION = "CONNECTION"  # in the place of a request, of a connection that is refused
+
 Condition = Callable[[Command, Peer], bool]
 
 
@@ -56,6 +58,26 @@ class AuditOptions(Protocol):
     def has_audit_log(self, *, acl_enable: bool) -> bool:
         """Return whether the server has an audit log."""
         ...
+
+
+class AuditState(NamedTuple):
+    """What an audit log has not written.
+
+    Attributes:
+        failures: Writes that failed since the start; each is repeated.
+        pending: Records that wait for the disk.
+        lost: Records that were lost, because too many waited.
+    """
+
+    failures: int
+    pending: int
+    lost: int
+
+    def describe(self) -> str:
+        """Return the failures in one line; empty without any."""
+        if not self.failures:
+            return ""
+        return f"{self.failures} writes failed since its start, {self.pending} records wait, {self.lost} are lost"
 
 
 class Identification(Protocol):
@@ -89,13 +111,19 @@ class ServerAuditLog:
         self._number = last_number((self._changes, self._refused))  # of the last record
         self._pending: list[AuditRecord] = []  # records that no write has begun for
         self._write: asyncio.Future[_Written] | None = None  # in progress
+        self._writing = 0  # records of this write
         self._retry: asyncio.TimerHandle | None = None  # the next write, after one that failed
-        self._lost = 0  # records beyond PENDING_MAX that are not reported yet
+        self._unreported = 0  # lost records that no record counts yet
+        self._lost = 0  # records beyond PENDING_MAX
         self._limits = RefusalLimits()
-        self.failures = 0
-        """Writes that failed."""
+        self._failures = 0  # writes that failed
         # Whose requests are; None without access control.
         self.identification: Identification | None = None
+
+    @property
+    def state(self) -> AuditState:
+        """What is not written."""
+        return AuditState(self._failures, self._writing + len(self._pending), self._lost)
 
     # --- records ---
 
@@ -117,6 +145,11 @@ class ServerAuditLog:
     def refused(self, command: Command, peer: Peer, reason: str) -> None:
         """Record a request that was refused before it reached its handler."""
         self._record_limited(command, peer, REFUSED, reason)
+
+    def refused_connection(self, peer: Peer, reason: str) -> None:
+        """Record a connection that was closed when it was opened."""
+        if self._permits(Sender(peer.ip, "", CONNECTION, REFUSED)):
+            self._append(self._new(CONNECTION, REFUSED, address=peer.addr, reason=reason))
 
     async def record_due_counts(self) -> None:
         """Record how many requests had no record of their own, once a minute."""
@@ -166,14 +199,17 @@ class ServerAuditLog:
         record(command, peer, FAILED, reason)
 
     def _record_limited(self, command: Command, peer: Peer, result: str, reason: str) -> None:
-        now_s = self._clock.monotonic()
-        if self._limits.is_over(now_s):
-            self._record_counts()
         # The account that the request names: signatures are verified for records only, not for each request of a flood.
         account = command.field_map().get(ACCESS_KEY) or " ".join(peer.names)
         sender = Sender(peer.ip, records.cut(account, records.NAME_MAX), code_name(command.code), result)
-        if self._limits.permits(sender, now_s):
+        if self._permits(sender):
             self._record(command, peer, result, reason)
+
+    def _permits(self, sender: Sender) -> bool:
+        now_s = self._clock.monotonic()
+        if self._limits.is_over(now_s):
+            self._record_counts()
+        return self._limits.permits(sender, now_s)
 
     def _record(self, command: Command, peer: Peer, result: str, reason: str) -> None:
         account, proof = self._identity(command, peer)
@@ -224,6 +260,7 @@ class ServerAuditLog:
 
     def _append(self, record: AuditRecord) -> None:
         if len(self._pending) >= PENDING_MAX:
+            self._unreported += 1
             self._lost += 1
             return
         self._pending.append(records.bounded(record))
@@ -235,10 +272,11 @@ class ServerAuditLog:
         if self._write is not None or not self._pending:
             return
         batch, self._pending = self._pending, []
-        if self._lost:
-            reason = f"{self._lost} records were lost while the disk failed"
-            batch.append(self._new("", LOST, reason=reason, count=self._lost))
-            self._lost = 0
+        if self._unreported:
+            reason = f"{self._unreported} records were lost while the disk failed"
+            batch.append(self._new("", LOST, reason=reason, count=self._unreported))
+            self._unreported = 0
+        self._writing = len(batch)
         self._write = asyncio.get_running_loop().run_in_executor(self._executor, self._write_batch, batch)
         self._write.add_done_callback(self._on_written)
 
@@ -259,12 +297,12 @@ class ServerAuditLog:
         return _Written(unwritten, failure)
 
     def _on_written(self, done: asyncio.Future[_Written]) -> None:
-        self._write = None
+        self._write, self._writing = None, 0
         unwritten, failure = done.result()
         if failure is None:
             self._begin_write()
             return
-        self.failures += 1
+        self._failures += 1
         self._pending = sorted([*unwritten, *self._pending], key=lambda record: record.number)
         loop = asyncio.get_running_loop()
         text = "Audit log cannot be written, %d records wait in memory: %s"

@@ -279,6 +279,7 @@ class Broker:
         self._build_statistics()
         self._remover = TopicRemover(tables=self._state, store=store, stats=self._stats)
         self._access = open_access_control(config, self._disk, self._thread, now_ms)
+        self._server.limits.audit = self._state.creations.audit = self._audit
         if self._audit and self._access:
             self._audit.identification, self._access.audit = self._access, self._audit
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)

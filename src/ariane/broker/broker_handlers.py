@@ -221,6 +221,7 @@ class BrokerHandlers:
             certificate_days=services.server.certificate_days,
             open_ports=describe_gaps(services.gaps),
             exceeded_limits=services.server.limits.quotas.exceeded,
+            audit=services.audit,
             clock=clock,
         )
         self.broker_admin = BrokerAdminHandler(

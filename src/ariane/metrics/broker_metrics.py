@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from ariane.audit.server_audit_log import AuditState
+from ariane.metrics.audit_metrics import audit_metrics
 from ariane.metrics.families import HistogramValue, Metric, MetricSample, MetricTable
 from ariane.metrics.limit_metrics import limit_metrics
 from ariane.net.limits.quotas import LimitState
@@ -54,6 +56,8 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """Address and acknowledged offset of each connected slave."""
     limits: tuple[LimitState, ...]
     """In total, per address and per account."""
+    audit: AuditState | None
+    """None without an audit log."""
     uncounted_events: int
     """Events whose topic or group has no statistic, because there are too many."""
 
@@ -110,4 +114,5 @@ BROKER_METRICS: MetricTable = {
     Metric("ariane_broker_uncounted_events_total", "counter", "Events without a statistic, because there are too many topics"
            " or groups.", _LABELS): _value("uncounted_events"),
     **limit_metrics("ariane_broker", _LABELS),
+    **audit_metrics("ariane_broker", _LABELS),
 }  # fmt: skip

@@ -202,5 +202,6 @@ class BrokerSource:
             undispatched_bytes=store.commit_log_max - store.dispatched,
             slaves=tuple(services.feed.slave_offsets()),
             limits=self._limits(),
+            audit=None if services.audit is None else services.audit.state,
             uncounted_events=services.stats.overflow_count(),
         )

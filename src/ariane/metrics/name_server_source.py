@@ -9,7 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.access.public_ports import Gap
+from ariane.audit.server_audit_log import AuditState, ServerAuditLog
 from ariane.metrics import families
+from ariane.metrics.audit_metrics import audit_metrics
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
 from ariane.metrics.limit_metrics import limit_metrics
 from ariane.nameserver.route_table import RouteTable
@@ -40,6 +42,8 @@ class ScrapedNameServer(msgspec.Struct, frozen=True):
     """Protections that the port lacks towards other machines."""
     limits: tuple[LimitState, ...] = ()
     """In total, per address and per account."""
+    audit: AuditState | None = None
+    """None without an audit log."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -81,6 +85,7 @@ NAME_SERVER_METRICS: MetricTable = {
     Metric("ariane_nameserver_insecure", "gauge", "1 for each protection that the port lacks towards other machines.",
            ("gap",)): lambda state: iter([((gap,), 1) for gap in state.gaps]),
     **limit_metrics("ariane_nameserver", ()),
+    **audit_metrics("ariane_nameserver", ()),
 }  # fmt: skip
 
 
@@ -88,12 +93,18 @@ class NameServerSource:
     """Reads the metrics of one name server."""
 
     def __init__(
-        self, routes: RouteTable, server: RemotingServer, now_ms: Callable[[], float], gaps: Sequence[Gap] = ()
+        self,
+        routes: RouteTable,
+        server: RemotingServer,
+        now_ms: Callable[[], float],
+        gaps: Sequence[Gap] = (),
+        audit: ServerAuditLog | None = None,
     ) -> None:
         self._routes = routes
         self._server = server
         self._now_ms = now_ms
         self._gaps = tuple(gap.name for gap in gaps)
+        self._audit = audit
 
     async def families(self, timeout_s: float | None) -> list[Family]:
         """Return the families of the name server."""
@@ -110,4 +121,7 @@ class NameServerSource:
         topics = {(broker.cluster, name): self._routes.topic_count(name) for name, broker in table.items()}
         days = self._server.certificate_days()
         limits = tuple(self._server.limits.quotas.states(asyncio.get_running_loop().time()))
-        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days, self._gaps, limits)
+        audit = None if self._audit is None else self._audit.state
+        return ScrapedNameServer(
+            tuple(registrations), topics, self._server.connection_count, days, self._gaps, limits, audit
+        )

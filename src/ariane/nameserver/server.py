@@ -83,10 +83,11 @@ class NameServer:
         limits = config.limits()
         handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, limits, self.monotonic_ms).table()
         directory = Path(config.kv_config_path).parent / "audit"
-        self._audit = open_audit_log(config, config.acl_enable, directory, "name server", self._clock)
-        handlers[RequestCode.GET_AUDIT_LOG] = AuditHandler(self._audit, is_protected=config.acl_enable).read
-        if self._audit:
-            handlers = self._audit.with_records(handlers, {RequestCode.REGISTER_BROKER: self._is_new})
+        self.audit = open_audit_log(config, config.acl_enable, directory, "name server", self._clock)
+        handlers[RequestCode.GET_AUDIT_LOG] = AuditHandler(self.audit, is_protected=config.acl_enable).read
+        if self.audit:
+            limits.audit = self.audit
+            handlers = self.audit.with_records(handlers, {RequestCode.REGISTER_BROKER: self._is_new})
         if config.acl_enable:
             handlers = self._with_access_control(handlers)
         self.connections = RemotingServer(
@@ -103,8 +104,8 @@ class NameServer:
         self.addr = local_addr(config.bind_address, port)
         if self.tls.has_files:
             self._tasks.repeat(WATCH_INTERVAL_S, self.tls.reload_if_changed, "reload changed certificates")
-        if self._audit:
-            self._tasks.repeat(DRAIN_INTERVAL_S, self._audit.record_due_counts, "record counts of refused requests")
+        if self.audit:
+            self._tasks.repeat(DRAIN_INTERVAL_S, self.audit.record_due_counts, "record counts of refused requests")
         self._tasks.repeat(SCAN_INTERVAL_S, self._expire, "forget silent brokers", first_s=FIRST_SCAN_S)
         if config.bind_address in ANY_ADDRESSES:
             log.info(
@@ -120,8 +121,8 @@ class NameServer:
         """Return the handlers with checks by the accounts of plain_acl.yml."""
         config = self.config
         self._access = AccessControl(Path(config.rocketmq_home), REQUEST_NEEDS, self._thread, self._clock.now_ms)
-        if self._audit:
-            self._audit.identification, self._access.audit = self._access, self._audit
+        if self.audit:
+            self.audit.identification, self._access.audit = self._access, self.audit
         self._tasks.repeat(POLL_INTERVAL_S, self._access.reload_if_changed, "reload changed access control files")
         checked = self._access.with_checks(handlers, lambda offset: None)
         return checked if config.acl_read_enable else {**checked, **{code: handlers[code] for code in READS}}
@@ -132,8 +133,8 @@ class NameServer:
         await self._tasks.close()
         await self.connections.__aexit__(kind, error, trace)
         self._kv.close()
-        if self._audit:
-            await self._audit.close()
+        if self.audit:
+            await self.audit.close()
         self._thread.shutdown()
 
     async def reload(self) -> None:

@@ -412,6 +412,8 @@ class Connection(asyncio.Protocol):
                 )
                 return
             throttle.count_refused()
+            if self._limits.audit is not None:
+                self._limits.audit.refused(command, self.peer, throttle.refusal.remark)
         self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
 
     async def _serve_late(self, command: Command, handler: Handler, wait_s: float) -> Reply | LateReply | None:

@@ -205,6 +205,8 @@ class RemotingServer:
         if refusal := self.limits.quotas.connection_refusal(connection.peer.id):
             now = asyncio.get_running_loop().time()
             self.limits.log_about(connection.peer, now, "Refusing the connection of %s: %s", refusal.remark)
+            if self.limits.audit is not None:
+                self.limits.audit.refused_connection(connection.peer, refusal.remark)
             connection.abort()
             return
         self._connections[connection.peer.id] = connection

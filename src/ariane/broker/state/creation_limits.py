@@ -12,10 +12,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from ariane.audit.audited_requests import CHANGES
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ReplyError
 from ariane.net.connection import Handler, HandlerResult, Peer
-from ariane.net.limits.quotas import LimitState, Quotas, ResourceName, limit_key
+from ariane.net.limits.flow_limits import RefusalRecorder
+from ariane.net.limits.quotas import QUOTA, LimitState, Quotas, ResourceName, limit_key
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 
@@ -52,6 +54,7 @@ class CreationLimits:
     def __init__(self, config: BrokerConfig, quotas: Quotas, now_ms: Callable[[], float]) -> None:
         self._quotas = quotas
         self._now_ms = now_ms
+        self.audit: RefusalRecorder | None = None  # records what is refused; None: nothing does
         self.set(config)
 
     def set(self, config: BrokerConfig) -> None:
@@ -64,7 +67,7 @@ class CreationLimits:
         """Count that a limit of the broker was exceeded, and return the error."""
         key = limit_key("server", resource)
         self._quotas.exceeded[key] += 1
-        return ReplyError(ResponseCode.SYSTEM_ERROR, f"[QUOTA]{key}: {remark}")
+        return ReplyError(ResponseCode.SYSTEM_ERROR, f"{QUOTA}{key}: {remark}")
 
     def charge_client(self, growth: Mapping[ResourceName, int]) -> None:
         """Charge what a request creates to its client.
@@ -80,7 +83,35 @@ class CreationLimits:
 
     def with_clients(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return handlers whose creations are charged to the clients."""
-        return {code: _with_client(serve) if code in CREATING_CODES else serve for code, serve in handlers.items()}
+        return {code: self._with_client(serve) if code in CREATING_CODES else serve for code, serve in handlers.items()}
+
+    def _with_client(self, serve: Handler) -> Handler:
+        def served(command: Command, peer: Peer) -> HandlerResult:
+            token = _client.set(peer.id)
+            try:
+                handled = serve(command, peer)
+            except ReplyError as error:
+                self._record(command, peer, error)
+                raise
+            finally:
+                _client.reset(token)
+            return self._in_task(handled, command, peer) if inspect.iscoroutine(handled) else handled
+
+        return served
+
+    async def _in_task(self, work: Coroutine[Any, Any, Any], command: Command, peer: Peer) -> Any:
+        """Run a handler that is a coroutine: in a task, which has a context of its own."""
+        _client.set(peer.id)
+        try:
+            return await work
+        except ReplyError as error:
+            self._record(command, peer, error)
+            raise
+
+    def _record(self, command: Command, peer: Peer, error: ReplyError) -> None:
+        # The audit log has each change with its result.
+        if self.audit is not None and (error.remark or "").startswith(QUOTA) and command.code not in CHANGES:
+            self.audit.refused(command, peer, error.remark or "")
 
     def states(self, used: Mapping[ResourceName, int]) -> Iterator[LimitState]:
         """Return the state of the limits of the broker, for metrics."""
@@ -90,21 +121,3 @@ class CreationLimits:
         for resource, limit in limits.items():
             key = limit_key("server", resource)
             yield LimitState(key, limit, used[resource], self._quotas.exceeded[key])
-
-
-def _with_client(serve: Handler) -> Handler:
-    def served(command: Command, peer: Peer) -> HandlerResult:
-        token = _client.set(peer.id)
-        try:
-            handled = serve(command, peer)
-        finally:
-            _client.reset(token)
-        return _in_task(handled, peer.id) if inspect.iscoroutine(handled) else handled
-
-    return served
-
-
-async def _in_task(work: Coroutine[Any, Any, Any], number: int) -> Any:
-    """Run a handler that is a coroutine: in a task, which has a context of its own."""
-    _client.set(number)
-    return await work

@@ -35,7 +35,7 @@ def name_server_source(server: NameServer) -> MetricsSource:
     """Return the source of a started name server."""
     from ariane.metrics.name_server_source import NameServerSource
 
-    return NameServerSource(server.routes, server.connections, server.monotonic_ms, server.gaps)
+    return NameServerSource(server.routes, server.connections, server.monotonic_ms, server.gaps, server.audit)
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from ariane.model.host import ip_of
 from ariane.model.topic import PERM_READ, PERM_WRITE
 from ariane.net.limits.quotas import EXCEEDED_LIMITS_KEY
 from ariane.net.listening.certificates import WARNING_DAYS
+from ariane.protocol.requests.audit import FAILURES_KEY
 
 CLOCK_OFFSET_MAX_MS = 500  # more misleads look-ups by time and delays; brokers report their time in whole seconds
 DISK_REFUSES_RATIO = 0.90  # 4.9.4 refuses writes from here on (rocketmq.broker.diskSpaceWarningLevelRatio)
@@ -259,6 +260,14 @@ def check_open_ports(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding(WARNING, "open ports", server.addr, problem, "its log says what is missing; set it")
 
 
+def check_audit_logs(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Find audit logs that could not be written. Brokers of Ariane report it."""
+    for state in snapshot.brokers:
+        if failures := (state.runtime or {}).get(FAILURES_KEY):
+            fix = "look at its log, and at space and permissions of auditLogPath; see docs/audit.md"
+            yield Finding(WARNING, "audit log", _subject(state), failures, fix)
+
+
 def check_limits(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Find limits that brokers of Ariane report as exceeded, and one of open files on this machine that is too low."""
     for state in snapshot.brokers:
@@ -286,6 +295,7 @@ CHECKS: tuple[Callable[[ClusterSnapshot], Iterable[Finding]], ...] = (
     check_dropped_state,
     check_certificates,
     check_open_ports,
+    check_audit_logs,
     check_limits,
 )
 

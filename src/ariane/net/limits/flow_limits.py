@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 from ariane.net.limits.quotas import Quotas
 from ariane.net.peer_log import REPEAT_S, PeerLog
 from ariane.net.replies import Peer
-from ariane.protocol.command import HEADER_MAX
+from ariane.protocol.command import HEADER_MAX, Command
 
 CONNECTIONS_MAX = 16_384
 REQUESTS_MAX = 100_000
@@ -22,6 +23,18 @@ CONNECTION_UNREAD_MAX = 4 * 1024 * 1024
 UNREAD_MAX = 256 * 1024 * 1024
 UNREAD_TIMEOUT_S = 60.0
 UNFINISHED_MAX = 512 * 1024 * 1024
+
+
+class RefusalRecorder(Protocol):
+    """Records what a server refuses. [ServerAuditLog]"""
+
+    def refused(self, command: Command, peer: Peer, reason: str) -> None:
+        """Record a request that was refused."""
+        ...
+
+    def refused_connection(self, peer: Peer, reason: str) -> None:
+        """Record a connection that was closed when it was opened."""
+        ...
 
 
 class ServerLimits:
@@ -69,6 +82,7 @@ class ServerLimits:
             "serverUnfinishedMax": unfinished_max,
         }
         self.quotas.set_limits(limits)
+        self.audit: RefusalRecorder | None = None  # records what quotas refuse; None: it is only logged
         self.log = PeerLog(logging.getLogger("ariane.net"))  # logs refusals, at a bounded rate per peer
         # Connections that were reset before they were accepted, as port scans and health checks do.
         self._resets = PeerLog(logging.getLogger("ariane.net"), lines=1, window_s=REPEAT_S)

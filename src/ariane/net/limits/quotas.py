@@ -28,6 +28,7 @@ ResourceName = Literal[
 ]  # fmt: skip
 Scope = Literal["server", "address", "account"]
 
+QUOTA = "[QUOTA]"  # begin of the remark of a refusal, before the key of the limit
 EXCEEDED_LIMITS_KEY = "exceededLimits"  # Ariane's own, in the runtime information of a broker: `describe_exceeded`
 HOUR_S = 3600.0
 IDLE_USAGES_MAX = 10_000  # addresses and accounts without connections whose use is remembered
@@ -119,7 +120,7 @@ class ScopeUsage:
         if not limit or (used := self.used(resource, now)) + growth <= limit:
             return None
         key = limit_key(self.scope, resource)
-        return Refusal(key, f"[QUOTA]{key}: {self.name} has {used:.0f} {RESOURCES[resource].unit}, {limit} are allowed")
+        return Refusal(key, f"{QUOTA}{key}: {self.name} has {used:.0f} {RESOURCES[resource].unit}, {limit} are allowed")
 
 
 class ConnectionQuota:

@@ -14,6 +14,7 @@ DONE, FAILED, REFUSED = "done", "failed", "refused"
 UNKNOWN = "unknown"  # the connection closed before the change was answered
 LOST = "lost"  # records that could not be written
 RESULTS = (DONE, FAILED, REFUSED, UNKNOWN, LOST)
+FAILURES_KEY = "auditLogFailures"  # Ariane's own, in the runtime information of a broker: `AuditState.describe`
 
 
 class AuditRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

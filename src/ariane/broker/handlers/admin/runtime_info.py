@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from ariane.access.public_ports import OPEN_PORTS_KEY
+from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.stats import stats_log_format
@@ -25,6 +26,7 @@ from ariane.protocol.codes import VERSION
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
 from ariane.protocol.request_batch import REQUESTS_KEY, REQUESTS_MAX
+from ariane.protocol.requests.audit import FAILURES_KEY
 from ariane.protocol.requests.routing import KvTableBody
 from ariane.store.disk.files import Disk, Usage
 from ariane.store.message_store import MessageStore
@@ -61,6 +63,7 @@ class RuntimeInfoHandler:
         certificate_days: Callable[[], float | None],
         open_ports: str,
         exceeded_limits: Mapping[str, int],
+        audit: ServerAuditLog | None,
         clock: Clock,
     ) -> None:
         self._settings = settings  # addresses and limits that the reply lists
@@ -75,6 +78,7 @@ class RuntimeInfoHandler:
         # What other machines can do, in one line; absent if nothing.
         self._open_ports = {OPEN_PORTS_KEY: open_ports} if open_ports else {}
         self._exceeded_limits = exceeded_limits  # how often each was, since the start
+        self._audit = audit  # None if it is off
         self._clock = clock  # uptime
         self._boot_ms = clock.now_ms()  # wall time of the start
 
@@ -106,6 +110,7 @@ class RuntimeInfoHandler:
             **({} if (days := self._certificate_days()) is None else {CERTIFICATE_DAYS_KEY: str(math.floor(days))}),
             **self._open_ports,
             **({EXCEEDED_LIMITS_KEY: exceeded} if (exceeded := describe_exceeded(self._exceeded_limits)) else {}),
+            **({FAILURES_KEY: failures} if self._audit and (failures := self._audit.state.describe()) else {}),
             "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
             **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
         }
