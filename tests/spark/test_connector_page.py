@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import importlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,11 @@ def written(members: Any) -> set[str]:
     return {re.sub(r"_(.)", lambda found: found[1].upper(), member) for member in members}
 
 
+@pytest.mark.long(
+    "tests/spark/test_connector_page.py::test_every_block_of_code_has_valid_names",
+    "tests/spark/test_source.py::test_a_batch_reads_all_messages_with_all_columns",
+    "tests/spark/test_sink.py::test_a_written_batch_is_read_back_with_all_columns",
+)
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
@@ -78,6 +85,25 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
     assert any("{'orders': {'broker-a': {'0': 0, '1': 0}}}" in text for text in shown), "the lag in the end"
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 2
     assert "ORDER-17" in shown[-1], "found in the store"
+
+
+def test_every_block_of_code_has_valid_names() -> None:
+    """Names that a block imports, formats, and options of both."""
+    fields = (SourceOptions, BodyOptions, SinkOptions, StoreOptions)
+    options = set().union(*(written(struct.__struct_fields__) for struct in fields), {"path", "checkpointLocation"})
+    for block in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        for node in ast.walk(compile(block, "block", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(node.module or "")
+                assert [name.name for name in node.names if not hasattr(module, name.name)] == [], block
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                constants = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+                if node.func.attr == "options":
+                    assert {keyword.arg for keyword in node.keywords} - {None} <= options, block
+                elif node.func.attr == "option":
+                    assert constants[0] in options, block
+                elif node.func.attr == "format":
+                    assert constants[0] in {"rocketmq", "rocketmq-store", "parquet"}, block
 
 
 def test_each_table_of_options_is_complete() -> None:

@@ -61,7 +61,7 @@ async def run(text: str, names: dict[str, Any]) -> tuple[str, object]:
 
 
 @pytest.mark.long(
-    "tests/spark/test_connector_page.py::test_every_block_of_code_runs",
+    "tests/spark/test_source.py::test_a_batch_reads_all_messages_with_all_columns",
     "tests/spark/test_notebook.py::test_stored_outputs_contain_no_error_and_no_path",
 )
 @pytest.mark.spark

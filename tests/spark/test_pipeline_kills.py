@@ -118,6 +118,10 @@ def home_text(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"s3://{object_store.BUCKET}/tables"
 
 
+@pytest.mark.long(
+    "tests/crash/test_table_kills.py::test_each_row_is_there_once_after_kills",
+    "tests/spark/test_pipeline_run.py::test_a_batch_repeated_after_a_crash_is_stored_once",
+)
 def test_readers_see_complete_versions_without_losses_or_duplicates(tmp_path: Path, home_text: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

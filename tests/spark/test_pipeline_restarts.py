@@ -85,7 +85,7 @@ def group_of(pid: int) -> list[int]:
 
 
 @pytest.mark.long(
-    "tests/spark/test_pipeline_kills.py::test_readers_see_complete_versions_without_losses_or_duplicates",
+    "tests/spark/test_pipeline_run.py::test_a_batch_repeated_after_a_crash_is_stored_once",
     "tests/spark/test_pipeline_run.py::test_an_unavailable_server_is_reported_and_retried",
     "tests/spark/test_source.py::test_an_uncommitted_batch_is_replayed_with_the_same_rows",
 )

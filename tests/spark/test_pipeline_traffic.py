@@ -289,7 +289,9 @@ def test_the_job_aggregates_late_events_of_two_buckets_as_duckdb_does(spark: Spa
     assert isinstance(slow[0]["measured_at"], datetime)
 
 
-@pytest.mark.long("tests/interop/test_pipeline_on_java.py::test_every_report_is_complete")
+@pytest.mark.long(
+    "tests/spark/test_pipeline_traffic.py::test_the_job_aggregates_late_events_of_two_buckets_as_duckdb_does"
+)
 def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str) -> None:
         async with Producer(namesrv, "orders", trace=True) as producer:

@@ -188,6 +188,27 @@ def test_discovery_packages_load_their_source_lazily() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_zip_for_executors_is_all_that_the_connector_imports() -> None:
+    """As on an executor, which has pyarrow and numpy, but not this package."""
+    from ariane.pipeline.spark_session import package_zip
+
+    program = """
+import importlib, sys, zipfile
+sys.path.insert(0, sys.argv[1])
+names = [name.removesuffix(".py").replace("/", ".") for name in zipfile.ZipFile(sys.argv[1]).namelist()]
+connector = ("ariane.spark.", "ariane.pipeline.publishing.object_files", "pyspark_rocketmq.", "pyspark_rocketmq_store.")
+for name in names:
+    if name.startswith(connector):
+        importlib.import_module(name.removesuffix(".__init__"))
+files = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "ariane"]
+assert len(files) > 40
+assert [file for file in files if not file.startswith(sys.argv[1])] == []
+"""
+    command = [sys.executable, "-c", program, str(package_zip())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_zip_for_executors_contains_the_connector() -> None:
     import zipfile
 

@@ -130,7 +130,7 @@ def tables(request: pytest.FixtureRequest, place: tuple[Path, str, str], tmp_pat
 
 
 @pytest.mark.long(
-    "tests/spark/test_standalone_cluster.py::test_the_connector_reads_and_writes_and_reads_stores_on_executors",
+    "tests/spark/test_source_operations.py::test_the_zip_for_executors_is_all_that_the_connector_imports",
     "tests/spark/test_object_store.py::test_a_job_writes_tables_that_commands_read",
 )
 def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str], tables: Home) -> None:
@@ -150,6 +150,10 @@ def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str], tables: Home) -
     assert half == {"keys": "A-half-0", "decision": "commit", "half_count": 1}
 
 
+@pytest.mark.long(
+    "tests/spark/test_source_operations.py::test_the_zip_for_executors_is_all_that_the_connector_imports",
+    "tests/spark/test_source.py::test_a_batch_reads_all_messages_with_all_columns",
+)
 def test_the_connector_reads_and_writes_and_reads_stores_on_executors(place: tuple[Path, str, str]) -> None:
     home, namesrv, master = place
     driver = Path(__file__).with_name("cluster_driver.py")
