@@ -246,6 +246,31 @@ def test_damaged_lengths() -> None:
             assert_twins(twins, [framed(changed, b"hello", BINARY_FORM)])
 
 
+@pytest.mark.parametrize("form", [JSON_FORM, BINARY_FORM])
+def test_a_changed_byte_of_what_is_signed_ends_the_run(form: int) -> None:
+    """The checkers compare a header with those before it, so each changed frame follows the one that it was."""
+    twins = checkers()
+    good = request(SEND, form=form, token="token")
+    fields = signing.sign(Credentials("first-account", SECRETS["first-account"], "token"), SEND, b"hello")
+    signed = set(range(len(good) - len(b"hello"), len(good)))
+    for name, value in fields.items():
+        if form == JSON_FORM:
+            pair = msgspec.json.encode(name) + b":" + (text := msgspec.json.encode(value))
+        else:
+            text = value.encode()
+            pair = name.encode() + len(text).to_bytes(4, "big") + text
+        end = good.index(pair) + len(pair)
+        signed |= set(range(end - len(text), end))
+    assert len(signed) > 80
+    for at in range(len(good)):
+        for bit in range(8):
+            changed = good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :]
+            python, native = (check(checker, good + changed) for checker in twins)
+            assert python == native, (at, bit)
+            assert_right(good + changed, python)
+            assert len(python.run.positions) == 2 or at not in signed, (at, bit)
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NAMES = st.sampled_from(["a", "b", "c", "i", "Z", "topic", "consumerGroup", "_x", "ä", "😀", "", SIGNATURE + "s"])
 

@@ -10,7 +10,7 @@
 //!
 //! `None` means "not plain": the frame is incomplete or unusual, and the handler of single sends decides about it.
 
-use crate::json::{parse_int, Cursor, Span};
+use crate::json::{parse_int, Cursor, Span, Unescaped};
 
 pub const FRAME_MAX: usize = 16 * 1024 * 1024;
 pub const PREFIX_SIZE: usize = 8;
@@ -85,7 +85,7 @@ pub struct SendHeader {
 
 impl SendHeader {
     /// Return the header of a frame if it is that of a plain send; None otherwise.
-    pub fn decode(frame: &Frame<'_>, scratch: &mut Vec<u8>) -> Option<Self> {
+    pub fn decode(frame: &Frame<'_>, scratch: &mut Unescaped) -> Option<Self> {
         match frame.form {
             Form::Json => decode_json(frame.header, scratch),
             Form::Binary => decode_binary(frame.header),
@@ -146,7 +146,7 @@ fn long_index(name: &[u8]) -> Option<usize> {
     })
 }
 
-fn decode_json(header: &[u8], scratch: &mut Vec<u8>) -> Option<SendHeader> {
+fn decode_json(header: &[u8], scratch: &mut Unescaped) -> Option<SendHeader> {
     std::str::from_utf8(header).ok()?;
     let mut cursor = Cursor::new(header, 0);
     cursor.expect_text(br#"{"code":"#)?;
@@ -202,10 +202,10 @@ fn decode_json(header: &[u8], scratch: &mut Vec<u8>) -> Option<SendHeader> {
     if !cursor.is_at_end() {
         return None;
     }
-    send_header(&fields?, flag?, opaque?, header, scratch)
+    send_header(&fields?, flag?, opaque?, header, &scratch.bytes)
 }
 
-fn decode_json_fields(cursor: &mut Cursor<'_>, names: Names, scratch: &mut Vec<u8>) -> Option<Fields> {
+fn decode_json_fields(cursor: &mut Cursor<'_>, names: Names, scratch: &mut Unescaped) -> Option<Fields> {
     let mut fields = Fields::default();
     cursor.expect(b'{')?;
     loop {

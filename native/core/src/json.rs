@@ -2,6 +2,8 @@
 //!
 //! `None` means "not plain": another reader decides about this header.
 
+use std::ops::Range;
+
 /// Bytes of a text: a part of the source, or of the scratch buffer if it contained escapes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
@@ -16,10 +18,55 @@ impl Span {
         Self { start, end, is_unescaped: false }
     }
 
+    /// Return where this text is in the source; None if it had escapes.
+    pub fn source(&self) -> Option<Range<usize>> {
+        (!self.is_unescaped).then_some(self.start..self.end)
+    }
+
     /// Return the bytes of this text.
     pub fn bytes<'a>(&self, source: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
         let buffer = if self.is_unescaped { scratch } else { source };
         buffer.get(self.start..self.end).unwrap_or_default()
+    }
+}
+
+/// Texts of a header that have escapes, decoded.
+#[derive(Debug, Default)]
+pub struct Unescaped {
+    pub bytes: Vec<u8>,
+    copies: Vec<Part>,
+}
+
+/// Bytes between the escapes of a text.
+#[derive(Debug)]
+struct Part {
+    source: Range<usize>,
+    start: usize, // in the decoded bytes
+}
+
+impl Unescaped {
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.copies.clear();
+    }
+
+    fn copy(&mut self, header: &[u8], source: Range<usize>) {
+        if !source.is_empty() {
+            self.copies.push(Part { source: source.clone(), start: self.bytes.len() });
+            self.bytes.extend_from_slice(&header[source]);
+        }
+    }
+
+    /// Return the bytes of the header that are the same decoded.
+    pub fn copied(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.copies.iter().map(|copy| copy.source.clone())
+    }
+
+    /// Decode the texts of another header, which has the same escapes in the same places.
+    pub fn decode_again(&mut self, header: &[u8]) {
+        for Part { source, start } in &self.copies {
+            self.bytes[*start..*start + source.len()].copy_from_slice(&header[source.clone()]);
+        }
     }
 }
 
@@ -93,7 +140,7 @@ impl<'a> Cursor<'a> {
 
     /// Return a text; if it has escapes, its decoded form is appended to `scratch`.
     #[inline]
-    pub fn text(&mut self, scratch: &mut Vec<u8>) -> Option<Span> {
+    pub fn text(&mut self, scratch: &mut Unescaped) -> Option<Span> {
         self.expect(b'"')?;
         let start = self.position;
         self.position = special_at(self.data, start)?;
@@ -105,20 +152,20 @@ impl<'a> Cursor<'a> {
     }
 
     /// Continue with a text whose first special byte is not its end.
-    fn escaped_text(&mut self, start: usize, scratch: &mut Vec<u8>) -> Option<Span> {
-        let unescaped_start = scratch.len();
+    fn escaped_text(&mut self, start: usize, scratch: &mut Unescaped) -> Option<Span> {
+        let unescaped_start = scratch.bytes.len();
         let mut plain = start;
         loop {
-            scratch.extend_from_slice(&self.data[plain..self.position]);
+            scratch.copy(self.data, plain..self.position);
             match self.take()? {
                 b'"' => break,
-                b'\\' => self.escape(scratch)?,
+                b'\\' => self.escape(&mut scratch.bytes)?,
                 _ => return None, // a control character
             }
             plain = self.position;
             self.position = special_at(self.data, plain)?;
         }
-        Some(Span { start: unescaped_start, end: scratch.len(), is_unescaped: true })
+        Some(Span { start: unescaped_start, end: scratch.bytes.len(), is_unescaped: true })
     }
 
     /// Append the character of an escape; the cursor is behind the backslash.
@@ -209,9 +256,9 @@ mod tests {
     use super::*;
 
     fn text(source: &[u8]) -> Option<Vec<u8>> {
-        let mut scratch = Vec::new();
+        let mut scratch = Unescaped::default();
         let span = Cursor::new(source, 0).text(&mut scratch)?;
-        Some(span.bytes(source, &scratch).to_vec())
+        Some(span.bytes(source, &scratch.bytes).to_vec())
     }
 
     #[test]
@@ -227,6 +274,16 @@ mod tests {
     fn all_escapes_are_decoded() {
         let source = br#""a\u0001b\u0002\"\\\/\b\f\n\r\t\u00e9\u20ACz""#;
         assert_eq!(text(source), Some("a\u{1}b\u{2}\"\\/\u{8}\u{c}\n\r\t\u{e9}\u{20ac}z".as_bytes().to_vec()));
+    }
+
+    #[test]
+    fn other_texts_with_the_same_escapes_are_decoded_again() {
+        let (first, second) = (br#""\u0001a\u0002bc\n""#, br#""\u0001x\u0002yz\n""#);
+        let mut unescaped = Unescaped::default();
+        let span = Cursor::new(first, 0).text(&mut unescaped).unwrap();
+        assert_eq!(unescaped.copied().collect::<Vec<_>>(), [7..8, 14..16]);
+        unescaped.decode_again(second);
+        assert_eq!(span.bytes(second, &unescaped.bytes), b"\x01x\x02yz\n");
     }
 
     #[test]

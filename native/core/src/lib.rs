@@ -15,6 +15,7 @@ pub mod header;
 pub mod index;
 pub mod json;
 pub mod layout;
+pub mod pattern;
 pub mod properties;
 pub mod pull;
 pub mod pull_turn;
@@ -23,6 +24,7 @@ pub mod response;
 pub mod run;
 pub mod scan;
 pub mod signed;
+pub mod signed_header;
 pub mod slots;
 pub mod turn;
 
@@ -160,7 +162,11 @@ mod ariane_native {
                 };
                 self.0.check(data, position, header_max, frames_max, &mut ask)?;
                 let run = &self.0.run;
-                Ok((PyBytes::new(py, &run.frames), run.positions.clone(), run.starts.clone()))
+                let frames = PyBytes::new_with(py, run.size(), |frames| {
+                    run.write(data, frames);
+                    Ok(())
+                })?;
+                Ok((frames, run.positions.clone(), run.starts.clone()))
             })
         }
     }

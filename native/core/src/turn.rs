@@ -10,7 +10,7 @@
 use crate::batch;
 use crate::header::{frame_at, Frame, SendHeader};
 use crate::index;
-use crate::json::Span;
+use crate::json::{Span, Unescaped};
 use crate::properties::{self, NameSet, Pair, CLUSTER, KEYS, NAME_END, PAIR_END, SIZE_MAX, TAGS, UNIQ_KEY, WAIT};
 use crate::record::{index_key, queue_entry, Host, Record, TOPIC_MAX};
 use crate::response::{Response, ResponseWriter};
@@ -45,7 +45,7 @@ pub struct LogEnd {
 /// Buffers whose memory is used again.
 #[derive(Debug, Default)]
 struct Scratch {
-    unescaped: Vec<u8>,
+    unescaped: Unescaped,
     pairs: Vec<Pair>,
     entry_pairs: Vec<Pair>,
     stored: String, // properties of one record
@@ -133,8 +133,8 @@ impl SendEncoder {
         unescaped.clear();
         let frame = frame_at(data, run.position).ok_or(Stop::NotPlain)?;
         let header = rules.header(&frame, unescaped).ok_or(Stop::NotPlain)?;
-        let topic = text_of(&header.topic, &frame, unescaped).ok_or(Stop::NotPlain)?;
-        let text = text_of(&header.properties, &frame, unescaped).ok_or(Stop::NotPlain)?;
+        let topic = text_of(&header.topic, &frame, &unescaped.bytes).ok_or(Stop::NotPlain)?;
+        let text = text_of(&header.properties, &frame, &unescaped.bytes).ok_or(Stop::NotPlain)?;
         properties::decode(text, pairs);
         if topic.is_empty() || topic.len() > TOPIC_MAX || !rules.accept(text, pairs) {
             return Err(Stop::NotPlain);
@@ -176,7 +176,7 @@ fn text_of<'a>(span: &Span, frame: &Frame<'a>, unescaped: &'a [u8]) -> Option<&'
 
 impl Rules {
     /// Return the header of a frame if nothing in it is unusual.
-    fn header(&self, frame: &Frame<'_>, unescaped: &mut Vec<u8>) -> Option<SendHeader> {
+    fn header(&self, frame: &Frame<'_>, unescaped: &mut Unescaped) -> Option<SendHeader> {
         if frame.header.len() > self.header_max || frame.body.len() > self.body_max {
             return None;
         }
