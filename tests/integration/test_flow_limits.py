@@ -135,3 +135,17 @@ class Recorder:
 
 def _key(reason: str) -> str:
     return reason.removeprefix("[QUOTA]").partition(":")[0]
+
+
+def test_a_connection_beyond_the_limit_is_reset() -> None:
+    """Clients of Java 4.9.4 wait for the responses of one that is merely closed."""
+
+    async def work(addr: str, release: asyncio.Event) -> None:
+        async with ConnectionPool() as peers:
+            assert (await peers.request(addr, ECHO)).code == 0
+            reader, writer = await asyncio.open_connection(*addr.split(":"))
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            writer.close()
+
+    with_server(ServerLimits(connections_max=1), work)

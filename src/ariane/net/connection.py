@@ -17,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import socket
+import struct
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -50,6 +52,7 @@ PIECES_PER_TICK = 2 * FRAMES_PER_TICK
 BATCH_BYTES_MAX = 256 * 1024
 # Bytes of late replies in one tick: unread bytes exceed their bound by at most this and one response.
 BYTES_PER_TICK = 1024 * 1024
+NO_LINGER = struct.pack("ii", 1, 0)  # the option of sockets that are reset when they are closed
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
 
 
@@ -186,6 +189,17 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def reset(self) -> None:
+        """Abort the connection with a TCP reset.
+
+        Java's clients of 4.9.4 fail the pending requests of a reset connection, and try another broker. When a connection is merely
+        closed, they wait until the requests time out, and no time is left for another one.
+        """
+        opened = None if self._transport is None else self._transport.get_extra_info("socket")
+        if opened is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        self.abort()
 
     # --- asyncio.Protocol ---
 
@@ -341,10 +355,10 @@ class Connection(asyncio.Protocol):
         self._limits.log_about(self.peer, self._loop.time(), "Closing the connection of %s: %s", reason)
 
     def drop(self, reason: str) -> None:
-        """Abort the connection; unread responses are lost."""
+        """Reset the connection; unread responses are lost."""
         self._log_closing(reason)
         self._out.forget()
-        self.abort()
+        self.reset()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -207,7 +207,7 @@ class RemotingServer:
             self.limits.log_about(connection.peer, now, "Refusing the connection of %s: %s", refusal.remark)
             if self.limits.audit is not None:
                 self.limits.audit.refused_connection(connection.peer, refusal.remark)
-            connection.abort()
+            connection.reset()
             return
         self._connections[connection.peer.id] = connection
 
