@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from unusual_sends import TOKENS, damaged
 
 from ariane.errors import ProtocolError
+from ariane.kernels import signed_runs
 from ariane.kernels.implementation import select
 from ariane.kernels.signed_runs import NativeSignatureChecker, PythonSignatureChecker, SignatureChecker, SignedRun
 from ariane.protocol import command as commands
@@ -131,6 +132,12 @@ USUAL = [
 
 def test_usual_requests_are_plain() -> None:
     assert assert_twins(checkers(), USUAL) == len(USUAL)
+
+
+def test_usual_headers_are_decoded_without_a_regular_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signed_runs, "_read_json")
+    checker = PythonSignatureChecker(SECRETS, FIELDS)
+    assert [len(check(checker, frame).run.positions) for frame in USUAL] == [2] * len(USUAL)
 
 
 def test_a_run_has_one_access_key() -> None:

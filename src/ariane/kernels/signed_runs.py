@@ -15,10 +15,11 @@ import re
 from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from ariane.protocol.command import LANGUAGES, Int32
 from ariane.protocol.frame import BINARY_FORM, FRAME_MAX, JSON_FORM, PREFIX, PREFIX_SIZE
 from ariane.protocol.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, UNIQUE_KEY_QUERY
 
@@ -51,7 +52,7 @@ class SignatureChecker(Protocol):
 
 
 class PythonSignatureChecker:
-    """Parses each header with a regular expression. [SignatureChecker]
+    """Decodes headers with msgspec, and those that it writes in another way with a regular expression. [SignatureChecker]
 
     Args:
         secrets: Secret keys by access key.
@@ -59,48 +60,87 @@ class PythonSignatureChecker:
     """
 
     def __init__(self, secrets: Mapping[str, str], fields: Mapping[int, tuple[str, ...]]) -> None:
-        self._secrets = {key.encode(): secret.encode() for key, secret in secrets.items()}
-        self._fields = {code: tuple(name.encode() for name in names) for code, names in fields.items()}
+        # Keyed digests to copy, which takes half as long as a new one.
+        self._keys = {key: hmac.new(secret.encode(), digestmod="sha1") for key, secret in secrets.items() if key}
+        self._fields = fields
+        self._names: dict[tuple[str, ...], _FieldNames | None] = {}  # of headers; at most NAMES_MAX
 
     def check(self, data: bytes, position: int, header_max: int, frames_max: int, permit: Permit) -> SignedRun:
         """Return the permitted requests in `data` from `position` on. [SignatureChecker.check]"""
         pieces: list[bytes] = []
         positions, starts, size = [position], [0], 0
-        run_key: bytes | None = None
-        permitted: set[tuple[int, tuple[bytes | None, ...]]] = set()
-        while len(pieces) < frames_max:
-            request = _read(data, position, header_max)
+        run_key: str | None = None
+        permitted: set[tuple[int, tuple[str | None, ...]]] = set()
+        while len(positions) <= frames_max:
+            request = self._read(data, position, header_max)
             if request is None or (names := self._fields.get(request.code)) is None:
                 break
-            values = request.values
-            access_key = values.get(_ACCESS_KEY, b"")
-            if (run_key is not None and access_key != run_key) or not self._is_signed(request, access_key):
+            code, values, content, header, body, form, end = request
+            access_key = values.get(ACCESS_KEY, "")
+            if (run_key is not None and access_key != run_key) or not self._is_signed(values, content, body):
                 break
-            subject = (request.code, tuple([values.get(name) for name in names]))
+            subject = (code, tuple([values.get(name) for name in names]))
             if subject not in permitted:
-                if not permit(access_key.decode(), request.code, tuple(map(_text, subject[1]))):
+                if not permit(access_key, *subject):
                     break
                 permitted.add(subject)
-            run_key, position = access_key, request.end
-            header = request.header
-            frame = PREFIX.pack(4 + len(header) + len(request.body), request.form << 24 | len(header)) + header
-            pieces += (frame + request.body,)
-            size += len(pieces[-1])
+            run_key, position = access_key, end
+            pieces += (PREFIX.pack(4 + len(header) + len(body), form << 24 | len(header)), header, body)
+            size += PREFIX_SIZE + len(header) + len(body)
             positions.append(position)
             starts.append(size)
         return SignedRun(b"".join(pieces), positions, starts)
 
-    def _is_signed(self, request: _Request, access_key: bytes) -> bool:
+    def _is_signed(self, values: dict[str, str], content: str, body: bytes) -> bool:
         """Return whether a request has the signature of its access key, or no access key."""
-        values = request.values
-        if _ACCESS_KEY not in values:
+        if ACCESS_KEY not in values:
             return True
-        secret, received = self._secrets.get(access_key), values.get(_SIGNATURE)
-        if not access_key or secret is None or received is None:
+        key, received = self._keys.get(values[ACCESS_KEY]), values.get(SIGNATURE)
+        if key is None or received is None:
             return False
-        content = [values[name] for name in sorted(values) if name != _SIGNATURE]
-        digest = hmac.digest(secret, b"".join([*content, request.body]), "sha1")
-        return hmac.compare_digest(received, b2a_base64(digest, newline=False))
+        digest = key.copy()
+        digest.update(content.encode() + body)
+        return hmac.compare_digest(received.encode(), b2a_base64(digest.digest(), newline=False))
+
+    def _read(self, data: bytes, position: int, header_max: int) -> _Request | None:
+        """Return the request at `position`; None if the frame is incomplete or not plain."""
+        if len(data) - position < PREFIX_SIZE:
+            return None
+        length, form_and_size = PREFIX.unpack_from(data, position)
+        size, form = form_and_size & 0xFFFFFF, form_and_size >> 24
+        end, body_at = position + 4 + length, position + PREFIX_SIZE + size
+        if not 4 <= length <= FRAME_MAX - 4 or end > len(data) or size > min(length - 4, header_max):
+            return None
+        header = data[position + PREFIX_SIZE : body_at]
+        try:
+            if form == BINARY_FORM:
+                read = _read_binary(header)
+            else:
+                read = (self._read_usual(header) or _read_json(header)) if form == JSON_FORM else None
+        except UnicodeDecodeError:
+            return None
+        return None if read is None else _Request(*read, data[body_at:end], form, end)
+
+    def _read_usual(self, header: bytes) -> _Read | None:
+        """Return a JSON header that msgspec writes as it is: with one name for each field, and nothing else; None for others."""
+        try:
+            request = _decode_usual(header)
+        except msgspec.DecodeError:
+            return None
+        fields = request.fields
+        found = tuple(fields)
+        try:
+            names = self._names[found]
+        except KeyError:
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
+            names = self._names[found] = _sorted_names(found)
+        if names is None or _encode(request) != header:
+            return None
+        values = dict(fields)
+        for name in names.removed:
+            del fields[name]
+        return request.code, values, "".join([values[name] for name in names.signed]), _encode(request)
 
 
 class NativeSignatureChecker:
@@ -140,21 +180,51 @@ class NativeSignatureChecker:
 
 # --- frames ---
 
-_ACCESS_KEY, _SIGNATURE = ACCESS_KEY.encode(), SIGNATURE.encode()
-_REMOVED = frozenset({_ACCESS_KEY, _SIGNATURE, SECURITY_TOKEN.encode()})
-_UNIQUE_KEY_QUERY = UNIQUE_KEY_QUERY.encode()  # whether it is signed depends on the client
+NAMES_MAX = 256  # different sequences of names that are remembered; beyond, all are sorted again
+_REMOVED = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
+
+# Code, extFields, the values that are signed, and the header without access key, signature and token.
+_Read = tuple[int, dict[str, str], str, bytes]
 
 
 class _Request(NamedTuple):
-    """A plain request."""
+    """A plain request. The first four are a `_Read`."""
 
     code: int
-    values: dict[bytes, bytes]  # extFields
-    header: bytes  # without access key, signature and token
+    values: dict[str, str]
+    content: str
+    header: bytes
     body: bytes
     form: int
     end: int  # of its frame in the data
 
+
+class _UsualHeader(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    gc=False,
+    rename={"fields": "extFields", "form": "serializeTypeCurrentRPC"},
+):
+    """A JSON header of the Java client, or of another that writes the same members in the same order."""
+
+    code: Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]
+    fields: dict[str, str]
+    flag: Int32
+    language: Literal[LANGUAGES]  # type: ignore[valid-type] # a tuple of texts
+    opaque: Int32
+    form: Literal["JSON", "ROCKETMQ"]
+    version: Int32
+
+
+class _FieldNames(NamedTuple):
+    """Names of the extFields of a header."""
+
+    signed: list[str]  # sorted
+    removed: list[str]  # access key, signature and token, if the header has them
+
+
+_decode_usual = msgspec.json.Decoder(_UsualHeader).decode
+_encode = msgspec.json.Encoder().encode
 
 _ASCII = rb"[ !#-\[\]-\x7f]"  # no quote, backslash or control character
 _NUMBER = rb"(?:0|-?[1-9][0-9]{0,9})"
@@ -164,6 +234,7 @@ _MEMBER = rb'"(?:(?:flag|opaque|version)":%b|(?:language|serializeTypeCurrentRPC
 )  # fmt: skip
 _TEXT = rb'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}))*+'
 _FIELD = rb'"%b++":"%b"' % (_ASCII, _TEXT)
+_match_name = re.compile(_ASCII.decode() + "+").fullmatch
 _match_json = re.compile(
     rb'\{"code":([1-9][0-9]{0,9}),(?:%b,)*+"extFields":\{(%b(?:,%b)*+)\}(?:,%b)*+\}'
     % (_MEMBER, _FIELD, _FIELD, _MEMBER)
@@ -177,53 +248,42 @@ _BINARY_START = Struct(">hBhiiii")
 _NAME_SIZE, _VALUE_SIZE, _FIELDS_SIZE = Struct(">h"), Struct(">i"), Struct(">i")
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
-def _read(data: bytes, position: int, header_max: int) -> _Request | None:
-    """Return the request at `position`; None if the frame is incomplete or not plain."""
-    if len(data) - position < PREFIX_SIZE:
+def _sorted_names(names: tuple[str, ...]) -> _FieldNames | None:
+    """Sort the names of a header; None if it is not plain with them."""
+    if not names or UNIQUE_KEY_QUERY in names or not all(map(_match_name, names)):
         return None
-    length, form_and_size = PREFIX.unpack_from(data, position)
-    size, form = form_and_size & 0xFFFFFF, form_and_size >> 24
-    end, body_at = position + 4 + length, position + PREFIX_SIZE + size
-    if not 4 <= length <= FRAME_MAX - 4 or end > len(data) or size > min(length - 4, header_max):
-        return None
-    header, body = data[position + PREFIX_SIZE : body_at], data[body_at:end]
-    try:
-        if form == JSON_FORM:
-            return _read_json(header, body, end)
-        return _read_binary(header, body, end) if form == BINARY_FORM else None
-    except UnicodeDecodeError:
-        return None
+    signed = sorted(name for name in names if name != SIGNATURE)
+    return _FieldNames(signed, [name for name in names if name in _REMOVED])
 
 
-def _read_json(header: bytes, body: bytes, end: int) -> _Request | None:
+def _signed_content(values: Mapping[str, str]) -> str:
+    return "".join([values[name] for name in sorted(values) if name != SIGNATURE])
+
+
+def _read_json(header: bytes) -> _Read | None:
     match = _match_json(header)
     if match is None:
         return None
     header.decode()  # texts have to be UTF-8
     fields = _find_fields(match[2])
-    values = dict(fields)
-    if len(values) < len(fields) or _UNIQUE_KEY_QUERY in values:
+    values = {
+        name.decode(): _decode_text(b'"%b"' % value) if b"\\" in value else value.decode() for name, value in fields
+    }
+    if len(values) < len(fields) or UNIQUE_KEY_QUERY in values:
         return None
-    for name, value in fields:
-        if b"\\" in value:
-            values[name] = _decode_text(b'"%b"' % value).encode()
     start, stop = match.span(2)
     kept = _remove_signature(b"", b"," + match[2])[1:]
-    return _Request(int(match[1]), values, header[:start] + kept + header[stop:], body, JSON_FORM, end)
+    return int(match[1]), values, _signed_content(values), header[:start] + kept + header[stop:]
 
 
-def _read_binary(header: bytes, body: bytes, end: int) -> _Request | None:
+def _read_binary(header: bytes) -> _Read | None:
     if len(header) < _BINARY_START.size:
         return None
     code, *_, remark_size, fields_size = _BINARY_START.unpack_from(header)
     if remark_size or _BINARY_START.size + fields_size != len(header):
         return None
-    values: dict[bytes, bytes] = {}
-    names: set[bytes] = set()
+    values: dict[str, str] = {}
+    names: set[str] = set()
     kept: list[bytes] = []
     for field in _binary_fields(header):
         if field is None or field[0] in names:
@@ -234,14 +294,14 @@ def _read_binary(header: bytes, body: bytes, end: int) -> _Request | None:
             values[name] = value
         if name not in _REMOVED:
             kept.append(piece)
-    if _UNIQUE_KEY_QUERY in names:
+    if UNIQUE_KEY_QUERY in names:
         return None
     packed = b"".join(kept)
     start = header[: _BINARY_START.size - _FIELDS_SIZE.size] + _FIELDS_SIZE.pack(len(packed))
-    return _Request(code, values, start + packed, body, BINARY_FORM, end)
+    return code, values, _signed_content(values), start + packed
 
 
-def _binary_fields(header: bytes) -> Iterator[tuple[bytes, bytes, bytes] | None]:
+def _binary_fields(header: bytes) -> Iterator[tuple[str, str, bytes] | None]:
     """Yield name, value and all bytes of each extField of a ROCKETMQ header; None for one that is not plain."""
     position = _BINARY_START.size
     while position < len(header):
@@ -256,7 +316,5 @@ def _binary_fields(header: bytes) -> Iterator[tuple[bytes, bytes, bytes] | None]
         if size < 0 or value_at + size > len(header):
             yield None
             return
-        value = header[value_at : value_at + size]
-        value.decode()  # has to be UTF-8
-        yield name, value, header[position : value_at + size]
+        yield name.decode(), header[value_at : value_at + size].decode(), header[position : value_at + size]
         position = value_at + size
