@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 import ci_form
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is not a fault
 settings.load_profile("unhurried")
+
+# Typer's CliRunner builds all commands again for each call, which takes fifty times as long as most of the calls.
+vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 
 ROOT = Path(__file__).resolve().parents[1]
 COUNTS = pytest.StashKey[ci_form.Counts]()
@@ -43,33 +47,32 @@ SHORT_FILES = ("tests/unit/", "tests/style/", "tests/property/", "tests/console/
 # Groups that take long, in seconds of a whole run on two cores, longest first: one that starts last would run alone at the end.
 # `.ci/run` prints the slowest tests. The order is all that matters, so the figures may be rough.
 LONG_GROUPS_S = {
-    "spark": 850,
-    "spark programs": 500,
+    "spark": 450,
+    "spark programs": 400,  # of the long form, as those of the next two
     "tests/spark/test_standalone_cluster.py": 260,
     "tests/spark/test_pipeline_restarts.py": 200,
-    "tests/interop/test_pipeline_on_java.py": 180,
-    "tests/interop/test_query_by_key.py": 180,
-    # Takes 400, but the first minutes belong to tests that measure rates (tests/spark/test_lag_end_to_end.py).
-    "browser": 150,
-    "tests/interop/test_retries_java.py": 150,
-    "tests/interop/test_transactions_java.py": 120,
-    "tests/interop/test_java_administration.py": 120,
-    "tests/interop/test_delays_with_java.py": 100,
-    "tests/interop/test_store_directory.py": 100,
-    "tests/interop/test_many_topics.py": 95,
-    "tests/interop/test_client_against_java.py": 90,
+    "browser": 250,
+    "tests/interop/test_pipeline_on_java.py": 130,
     "tests/integration/test_demo.py::test_a_killed_broker_loses_and_reorders_no_messages": 90,
     "tests/interop/test_order_with_java.py": 85,
+    "tests/interop/test_transactions_java.py": 80,
+    "tests/interop/test_client_against_java.py": 75,
     "tests/integration/test_bench.py": 75,
-    "tests/interop/test_java_statistics.py": 75,
-    "tests/interop/test_external_commit_log.py": 70,
-    "tests/interop/test_sink_with_java.py": 70,
+    "tests/interop/test_store_directory.py": 70,
     "tests/integration/test_cat.py": 70,
-    "tests/interop/test_java_replication.py": 60,
-    "tests/interop/test_java_clients.py": 60,
-    "tests/interop/test_spark_on_java.py": 60,
-    "tests/interop/test_mqadmin_groups.py": 55,
-    "tests/interop/test_sql_with_java.py": 50,
+    "tests/interop/test_retries_java.py": 65,
+    "tests/interop/test_delays_with_java.py": 60,
+    "tests/interop/test_many_topics.py": 50,
+    "tests/interop/test_external_commit_log.py": 50,
+    "tests/interop/test_java_replication.py": 45,
+    "tests/interop/test_query_by_key.py": 45,
+    "tests/interop/test_java_statistics.py": 40,
+    "tests/interop/test_sink_with_java.py": 40,
+    "tests/interop/test_mqadmin_groups.py": 40,
+    "tests/interop/test_spark_on_java.py": 40,
+    "tests/interop/test_sql_with_java.py": 40,
+    "tests/unit/test_cli_usage.py": 20,
+    "tests/unit/test_cli_help.py": 20,
 }
 
 
