@@ -32,6 +32,7 @@ EXTRA_OF = {  # the smallest extra; `cli` contains `server`, and `console` conta
     "google": "bodies",  # google.protobuf, of the package protobuf
     "deltalake": "objectstore",
     "pandas": "objectstore",
+    "fsspec": "backup",
     "opentelemetry": "otel",
     "redis": "redis",
 }

@@ -25,7 +25,9 @@ def modules_of(extra: str) -> set[str]:
     return modules - {"ariane"}
 
 
-@pytest.mark.parametrize("extra", ["server", "cli", "console", "spark", "otel", "redis", "bodies", "objectstore"])
+@pytest.mark.parametrize(
+    "extra", ["server", "cli", "console", "spark", "otel", "redis", "bodies", "objectstore", "backup"]
+)
 def test_every_package_has_its_extra(extra: str):
     # `server` has Typer, but the error of a command names `cli`, which has everything that commands need; so with pyarrow.
     named = {module for module, name in EXTRA_OF.items() if name == extra} - INDIRECT

@@ -32,6 +32,7 @@ from ariane.cli.messages import bench_command, cat_command, replay_command
 from ariane.cli.output.help_format import create_app, examples
 from ariane.cli.pipeline import archive_command, pipeline_command, report_command, trace_command
 from ariane.cli.servers import (
+    backup_command,
     broker_command,
     collect_command,
     console_command,
@@ -79,6 +80,8 @@ app.add_typer(console_command.app, name="console", rich_help_panel=SERVERS)
 _add("namesrv", namesrv_command.namesrv, SERVERS, "ariane namesrv -c conf/namesrv.conf", "ariane namesrv --port 9876")
 app.add_typer(broker_command.app, name="broker", rich_help_panel=SERVERS)
 app.add_typer(tls_command.app, name="tls", rich_help_panel=SERVERS)
+app.add_typer(backup_command.app, name="backup", rich_help_panel=SERVERS)
+_add("restore", backup_command.restore, SERVERS, "ariane restore s3://backups/broker-a /data/store")
 app.add_typer(topic_command.app, name="topic", rich_help_panel=CLUSTER)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=CLUSTER)
 _add(
@@ -94,8 +97,7 @@ _add(
 app.add_typer(group_command.app, name="group", rich_help_panel=CLUSTER)
 app.add_typer(offset_command.app, name="offset", rich_help_panel=CLUSTER)
 app.add_typer(acl_command.app, name="acl", rich_help_panel=CLUSTER)
-_add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json",
-     "ariane doctor --http https://10.0.0.8:8080")  # fmt: skip
+_add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
 _add(
     "audit",
     audit_command.audit,
