@@ -8,14 +8,14 @@ from ariane.backup.backup_target import BackupTarget
 from ariane.backup.manifest import CHUNKS, list_ids, read_manifest, remove_manifest
 
 
-class Removal(NamedTuple):
+class RemovedBackups(NamedTuple):
     """What a retention removed."""
 
     backups: tuple[str, ...]
     chunks: int
 
 
-def retain(target: BackupTarget, count: int) -> Removal:
+def retain(target: BackupTarget, count: int) -> RemovedBackups:
     """Keep the newest `count` backups, at least one. No backup may be in progress.
 
     Lists of files go first: a removal that is interrupted leaves parts without a use, which the next one removes.
@@ -31,4 +31,4 @@ def retain(target: BackupTarget, count: int) -> Removal:
     unused = [name for name in target.names(CHUNKS) if name.rpartition("/")[2] not in used]
     for name in unused:
         target.remove(name)
-    return Removal(tuple(old), len(unused))
+    return RemovedBackups(tuple(old), len(unused))

@@ -138,7 +138,7 @@ def take_snapshot(disk: Disk, root: str, log: CheckedLog) -> StoreSnapshot:
     """Return a consistent view of the store.
 
     Raises:
-        StoreError: there is no store, or it changed at each of many attempts.
+        StoreError: the directory has no store, or it changed at each of many attempts.
     """
     if not exists(disk, f"{root}/{CONFIG}") or not exists(disk, log.directory):
         raise StoreError(f"{root} is not a store directory: {CONFIG} or {log.directory} is missing")

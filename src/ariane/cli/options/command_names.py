@@ -37,7 +37,6 @@ COMMANDS = {
     "transaction": "list open transactions and resume their checks",
     "trace": "print the timeline of messages",
     "report": "print a report: tps, latency, lag, health, delay, transactions",
-    "restore": "Create a store directory from a backup.",
     "pipeline": "run Spark jobs that compute tables from topics",
     "collect": "poll statistics of all brokers",
     "exporter": "serve the metrics of a cluster to Prometheus",
