@@ -22,6 +22,10 @@ def check(error: pytest.ExceptionInfo[Exception]) -> None:
     assert "Traceback" not in "".join(others)
 
 
+@pytest.mark.long(
+    "tests/unit/test_spark_availability.py::test_connector_errors_are_printed_without_a_traceback_by_spark_only",
+    "tests/spark/test_source.py::test_an_unknown_topic_and_a_wrong_option_are_named",
+)
 def test_the_first_line_names_the_option(spark: SparkSession, tmp_path: Path) -> None:
     for reader in (spark.read, spark.readStream):
         with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as refused:

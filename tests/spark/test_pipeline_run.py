@@ -262,6 +262,7 @@ def test_a_manually_removed_base_table_stops_the_job_with_instructions(fed: Fed)
     assert fed.journeys() == [("A", None), ("B", None)]
 
 
+@pytest.mark.long("tests/unit/test_table_publisher.py::test_unreferenced_version_directories_are_removed")
 def test_files_of_a_dead_writer_are_ignored_and_deleted(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
@@ -323,6 +324,9 @@ def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_reade
     assert len(fed.events()) == 3
 
 
+@pytest.mark.long(
+    "tests/unit/test_table_publisher.py::test_rows_expire_by_their_time_not_by_an_id_from_a_clock_that_is_ahead",
+)
 def test_expired_buckets_are_removed_from_the_tables(fed: Fed) -> None:
     since_t0 = {
         hours: int((datetime(2023, 11, 1, hours, tzinfo=UTC) - frames.T0).total_seconds() * 1000) for hours in (1, 9)

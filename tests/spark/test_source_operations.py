@@ -170,6 +170,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long("tests/spark/test_source_operations.py::test_discovery_packages_load_their_source_lazily")
 def test_the_format_is_found_without_a_register_call(servers: LocalCluster) -> None:
     send(servers, 7)
     done = subprocess.run(
