@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
-from ariane.cli.servers.metrics_endpoint import broker_source, name_server_source, with_metrics
+from ariane.cli.servers.metrics_endpoint import broker_faults, broker_source, name_server_source, with_metrics
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.errors import ConfigError
+from ariane.errors import ConfigError, StoreFull
 from ariane.metrics import endpoint
 from ariane.metrics.broker_metrics import BROKER_METRICS
 from ariane.metrics.endpoint import LIMITS, MetricsEndpoint
@@ -114,7 +114,9 @@ async def started(home: Path) -> AsyncIterator[Servers]:
         async with Broker(config) as broker, ConnectionPool() as peers:
             poller = ClusterPoller(peers, [names.addr], detail_wait_s=DEADLINE_S)
             async with (
-                MetricsEndpoint(broker_source(broker), "127.0.0.1", 0) as broker_endpoint,
+                MetricsEndpoint(
+                    broker_source(broker), "127.0.0.1", 0, faults=lambda: broker_faults(broker)
+                ) as broker_endpoint,
                 MetricsEndpoint(ExporterSource(poller), "127.0.0.1", 0) as exporter_endpoint,
             ):
                 yield Servers(
@@ -250,6 +252,30 @@ def test_http(tmp_path: Path) -> None:
             writer.write(b"\x16\x03\x01\x02\x00\r\n\r\n")
             assert b"400 Bad Request" in await reader.read()
             writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+def test_health_checks_say_what_a_broker_lacks(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(tmp_path) as servers:
+            port, registration = servers.broker_port, servers.broker.services.registration
+            assert [(await get(port, path)).body for path in ("/healthz", "/readyz")] == [b"ok\n", b"ok\n"]
+            assert (await get(servers.name_server_port, "/readyz")).status == 200
+            servers.broker.services.store.refusal = StoreFull("97 % of the disk are used")
+            registration._links[0].failed = True  # as after a name server that did not respond
+            late = await get(port, "/readyz")
+            assert (late.status, late.body.decode().splitlines()) == (
+                503,
+                [
+                    "messages are refused: 97 % of the disk are used",
+                    f"not registered with any name server of {servers.namesrv}",
+                ],
+            )
+            assert (await get(port, "/healthz")).status == 200
+            servers.broker.services.store.refusal = None
+            await registration.register_now()
+            assert (await get(port, "/readyz")).status == 200
 
     asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
 

@@ -1,7 +1,9 @@
-"""The HTTP server of /metrics, in the event loop of the program that it belongs to.
+"""The HTTP server of /metrics and of health checks, in the event loop of the program that it belongs to.
 
     GET /metrics   the text of a source's families: Prometheus text, or OpenMetrics if the Accept header asks for it
-    GET /          a page with a link
+    GET /healthz   200: the event loop runs. A program that does not respond for a while should be restarted
+    GET /readyz    200, or 503 with what keeps the program from its work, a line each
+    GET /          a page with links
 
 prometheus-client's own server runs in a thread. A broker's state belongs to its event loop: a thread would read tables while they
 change, and would take the interpreter for 5 ms at a time from the loop that serves messages. So the server runs in the loop and
@@ -21,7 +23,7 @@ import contextlib
 import logging
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
 from types import TracebackType
@@ -36,7 +38,7 @@ from ariane.net.listening.server_tls import ServerTls
 
 log = logging.getLogger("ariane.metrics")
 
-PATH = "/metrics"
+PATH, HEALTH_PATH, READY_PATH = "/metrics", "/healthz", "/readyz"
 LOOPBACK = "127.0.0.1"
 REQUEST_MAX = 16 * 1024  # bytes of a request's head
 REQUEST_TIMEOUT_S = 10.0
@@ -44,7 +46,8 @@ WRITE_TIMEOUT_S = 30.0  # for a slice, and for the rest at the end: a client tha
 LIMITS = ConnectionLimits(total=32, per_address=8)
 SCRAPE_TIMEOUT_HEADER = "x-prometheus-scrape-timeout-seconds"
 _GZIP = 16 + zlib.MAX_WBITS
-_PAGE = '<html><head><title>Ariane</title></head><body><a href="/metrics">Metrics</a></body></html>\n'
+_LINKS = " ".join(f'<a href="{path}">{path[1:]}</a>' for path in (PATH, HEALTH_PATH, READY_PATH))
+_PAGE = f"<html><head><title>Ariane</title></head><body>{_LINKS}</body></html>\n"
 
 
 class MetricsSource(Protocol):
@@ -104,10 +107,20 @@ class MetricsEndpoint:
         address: Address to listen on; empty for all.
         port: Port; 0 takes a free one.
         tls: Certificates and mode; None: all connections are plain.
+        faults: Returns what keeps the program from its work now, a text each.
     """
 
-    def __init__(self, source: MetricsSource, address: str, port: int, *, tls: ServerTls | None = None) -> None:
+    def __init__(
+        self,
+        source: MetricsSource,
+        address: str,
+        port: int,
+        *,
+        tls: ServerTls | None = None,
+        faults: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._source = source  # read by each scrape
+        self._faults = faults  # called by each check of readiness
         self._address = address  # empty: all of the machine
         self._wanted_port = port  # 0: any
         self._gate = None if tls is None else ConnectionGate(tls, first_byte_s=REQUEST_TIMEOUT_S)
@@ -200,10 +213,16 @@ class MetricsEndpoint:
             _respond(writer, HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD\n")
         elif path == "/":
             _respond(writer, HTTPStatus.OK, _PAGE, content_type="text/html; charset=utf-8")
-        elif path != PATH:
-            _respond(writer, HTTPStatus.NOT_FOUND, f"not found; metrics are at {PATH}\n")
-        else:
+        elif path == HEALTH_PATH:
+            _respond(writer, HTTPStatus.OK, "ok\n")
+        elif path == READY_PATH:
+            faults = self._faults()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if faults else HTTPStatus.OK
+            _respond(writer, status, "".join(f"{fault}\n" for fault in faults or ("ok",)))
+        elif path == PATH:
             await self._scrape(request, writer)
+        else:
+            _respond(writer, HTTPStatus.NOT_FOUND, f"not found; metrics are at {PATH}\n")
 
     async def _scrape(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
         is_openmetrics, content_type = exposition.negotiate(request.headers.get("accept", ""))

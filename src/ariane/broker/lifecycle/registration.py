@@ -125,6 +125,11 @@ class Registration:
     def _config(self) -> BrokerConfig:
         return self._settings.current
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether a name server accepted the last registration; True without name servers."""
+        return not self._links or any(link.confirmed_version is not None and not link.failed for link in self._links)
+
     async def start(self) -> None:
         """Register now, then periodically."""
         await self.register_now()

@@ -85,7 +85,7 @@ def broker(
     from ariane.broker.broker import Broker
     from ariane.broker.config.broker_config import BROKER_SETTINGS
     from ariane.cli.servers import run_server
-    from ariane.cli.servers.metrics_endpoint import broker_source, with_metrics
+    from ariane.cli.servers.metrics_endpoint import broker_faults, broker_source, with_metrics
 
     options = {
         "insecure": "true" if insecure or compatible else None,
@@ -101,6 +101,7 @@ def broker(
             broker_source,
             config.bind_address,
             config.metrics_port,
+            faults=broker_faults,
         ),
         log_file=log_file,
         until_stdin_closes=until_stdin_closes,

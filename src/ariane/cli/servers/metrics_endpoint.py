@@ -1,11 +1,13 @@
-"""Serves /metrics next to a server of this process, if its setting metricsPort says so."""
+"""Serves /metrics and health checks next to a server of this process, if its setting metricsPort says so."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ariane.protocol.requests.routing import MASTER_ID
 
 if TYPE_CHECKING:
     from ariane.broker.broker import Broker
@@ -31,6 +33,18 @@ def broker_source(broker: Broker) -> MetricsSource:
     return BrokerSource(broker.services, broker.handlers.runtime_info)
 
 
+def broker_faults(broker: Broker) -> list[str]:
+    """Return why a started broker cannot take messages, or cannot be found by clients."""
+    services = broker.services
+    store = services.store
+    # A slave refuses messages by its role.
+    refusal = store.failure or (store.refusal if services.settings.current.broker_id == MASTER_ID else None)
+    faults = [] if refusal is None else [f"messages are refused: {refusal}"]
+    if not services.registration.is_registered:
+        faults.append(f"not registered with any name server of {services.settings.current.namesrv_addr}")
+    return faults
+
+
 def name_server_source(server: NameServer) -> MetricsSource:
     """Return the source of a started name server."""
     from ariane.metrics.name_server_source import NameServerSource
@@ -40,9 +54,14 @@ def name_server_source(server: NameServer) -> MetricsSource:
 
 @contextlib.asynccontextmanager
 async def with_metrics(
-    server: AbstractAsyncContextManager[T], source: Callable[[T], MetricsSource], address: str, port: int
+    server: AbstractAsyncContextManager[T],
+    source: Callable[[T], MetricsSource],
+    address: str,
+    port: int,
+    *,
+    faults: Callable[[T], Sequence[str]] = lambda server: (),
 ) -> AsyncIterator[T]:
-    """Run `server`, and its metrics endpoint unless `port` is 0."""
+    """Run `server`, and its metrics endpoint unless `port` is 0. `faults` are those of `MetricsEndpoint`."""
     async with server as started:
         if not port:
             yield started
@@ -50,5 +69,5 @@ async def with_metrics(
         # Loaded only here: most servers run without metrics.
         from ariane.metrics.endpoint import MetricsEndpoint
 
-        async with MetricsEndpoint(source(started), address, port, tls=started.tls):
+        async with MetricsEndpoint(source(started), address, port, tls=started.tls, faults=lambda: faults(started)):
             yield started
