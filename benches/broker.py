@@ -31,6 +31,7 @@ import encryption
 import load_program
 import page
 import plot
+import signed
 from ariane.testing import java
 from figures import JAVA, Rounds, summarize, text_table, with_costs
 from in_process import measure_steps
@@ -48,8 +49,8 @@ WINDOW_S, WARM_UP_S = 5.0, 60.0  # of the warm-up
 
 def main() -> None:
     args = arguments()
-    if args.tls:
-        encryption.write(args)
+    if args.tls or args.signed:
+        write(encryption.measure(args) if args.tls else signed.measure(args), args)
         return
     if args.table:
         result = json.loads((args.out or RESULT).read_text())
@@ -66,6 +67,14 @@ def main() -> None:
         print(json.dumps(result))
 
 
+def write(result: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write or print a result as the options say."""
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    if args.json:
+        print(json.dumps(result))
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
@@ -73,6 +82,7 @@ def arguments() -> argparse.Namespace:
     chosen.add_argument("--only", nargs="*", default=None, metavar="NAME", help="loads, or how their names begin")
     chosen.add_argument("--quick", action="store_true", help=f"the most important loads: {', '.join(QUICK)}")
     chosen.add_argument("--tls", action="store_true", help="rates and CPU time with TLS instead: encryption.py")
+    chosen.add_argument("--signed", action="store_true", help="the same with access control instead: signed.py")
     parser.add_argument("--servers", nargs="*", default=SERVERS, choices=SERVERS, help="which ones (default: all)")
     parser.add_argument("--short", action="store_true", help=f"all sizes divided by {SHORT}, a warm-up of seconds")
     parser.add_argument("--dir", type=Path, default=None, help="where the stores go (default: the temporary directory)")

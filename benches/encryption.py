@@ -13,7 +13,6 @@ The cost of TLS is the median over the rounds of encrypted minus plain: both are
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -122,12 +121,3 @@ def rate(values: list[Measured]) -> float:
 
 def cpu_us(values: list[Measured]) -> float:
     return statistics.median(measured.cpu_us for measured in values)
-
-
-def write(args: Namespace) -> None:
-    """Measure, and write or print the result as the options say."""
-    result = measure(args)
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
-    if args.json:
-        print(json.dumps(result))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -21,9 +22,11 @@ from typing import NamedTuple
 from ariane.errors import ArianeError
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import SendMessage
+from ariane.protocol.signing import Credentials
 from ariane.testing import java
 
 HERE = Path(__file__).resolve().parent
@@ -49,7 +52,14 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str] | None = None) -> Iterator[Running]:
+def started(
+    server: str,
+    namesrv: str,
+    place: Path,
+    properties: Mapping[str, str] | None = None,
+    *,
+    account: Credentials | None = None,
+) -> Iterator[Running]:
     """Run a broker on a fresh store; measure the time from its spawn to its first accepted message.
 
     Args:
@@ -57,13 +67,14 @@ def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str
         namesrv: Address of its name server; ours registers nowhere if it is empty.
         place: Directory for its files.
         properties: Settings in addition to those of all benches.
+        account: Signs the first message, if the broker has access control.
     """
     port = java.free_port()
     properties = {**PATIENT, **(properties or {})}
     began = time.perf_counter()
     if server == "java":
         with java.broker(place, namesrv, port=port, properties=properties, jvm_args=JAVA_HEAP, wait=False) as broker:
-            yield Running(server, broker.addr, broker.pid, first_message(broker.addr, began), namesrv)
+            yield Running(server, broker.addr, broker.pid, first_message(broker.addr, began, account), namesrv)
         return
     settings = {
         "brokerName": "broker-a",
@@ -80,7 +91,7 @@ def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str
     process = subprocess.Popen(command, env=environment(server))
     try:
         addr = f"127.0.0.1:{port}"
-        yield Running(server, addr, process.pid, first_message(addr, began), namesrv)
+        yield Running(server, addr, process.pid, first_message(addr, began, account), namesrv)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -103,12 +114,14 @@ def describe_implementation(server: str) -> tuple[str, str]:
     return description, ""
 
 
-def first_message(addr: str, began: float) -> float:
+def first_message(addr: str, began: float, account: Credentials | None = None) -> float:
     """Seconds from `began` until the broker has accepted a message."""
     header = SendMessage("bench", "FirstMessage", "TBW102", 1, 0, 0, int(time.time() * 1000), 0)
 
+    sign = functools.partial(signing.sign, account) if account else None
+
     async def attempt() -> None:
-        async with ConnectionPool() as peers:
+        async with ConnectionPool(sign=sign) as peers:
             await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"first", timeout_ms=1000)
 
     while time.perf_counter() - began < START_S:
