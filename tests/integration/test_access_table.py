@@ -272,12 +272,13 @@ def test_each_code_of_runs_is_tested() -> None:
 
 
 @pytest.mark.usefixtures("samples")
+@pytest.mark.parametrize("tls", [None, any_certificate()], ids=["plain", "TLS"])
 @pytest.mark.parametrize("code", RUNS)
-def test_signed_runs_are_served_by_turns(code: int, broker: int) -> None:
+def test_signed_runs_are_served_by_turns(code: int, tls: ssl.SSLContext | None, broker: int) -> None:
     sender = SENDERS["reader" if code in PULLS else "writer"]
     frames = [frame(sender, code, *RUNS[code], opaque) for opaque in range(20)]
     with counted_turns() as served:
-        received = asyncio.run(responses(broker, None, frames))
+        received = asyncio.run(responses(broker, tls, frames))
     assert {response.code for response in received.values()} == {0}
     assert sum(served) == 20
 
@@ -285,11 +286,14 @@ def test_signed_runs_are_served_by_turns(code: int, broker: int) -> None:
 @pytest.mark.usefixtures("samples")
 @pytest.mark.parametrize("code", RUNS)
 @pytest.mark.parametrize("sender", ["anonymous", "wrong signature", "other group"])
-def test_a_refused_request_in_a_run_is_the_only_one(code: int, sender: str, broker: int) -> None:
+@pytest.mark.parametrize("tls", [None, any_certificate()], ids=["plain", "TLS"])
+def test_a_refused_request_in_a_run_is_the_only_one(
+    code: int, sender: str, tls: ssl.SSLContext | None, broker: int
+) -> None:
     permitted = SENDERS["reader" if code in PULLS else "writer"]
     frames = [frame(SENDERS[sender] if opaque == 9 else permitted, code, *RUNS[code], opaque) for opaque in range(20)]
     with counted_turns() as served:
-        received = asyncio.run(responses(broker, None, frames))
+        received = asyncio.run(responses(broker, tls, frames))
     assert [opaque for opaque, response in received.items() if not is_served(response)] == [9]
     assert sum(served) == 19
 
