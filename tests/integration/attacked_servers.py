@@ -40,6 +40,7 @@ async def run(home: Path) -> None:
             namesrv_addr=names.addr,
             store_path_root_dir=str(home / "store"),
             mapped_file_size_commit_log=16 << 20,
+            enable_property_filter=True,
         )
         ConsoleAccounts(home / "console").add("ann", ConsoleRole.ADMIN, PASSWORD)
         settings = ConsoleSettings(namesrv=names.addr, data_dir=home / "console", port=0, is_login_required=True)

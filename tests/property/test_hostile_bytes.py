@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,9 +13,9 @@ from hypothesis import strategies as st
 
 from ariane.errors import ProtocolError
 from ariane.model import host, ids
-from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig
+from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver import registration
-from ariane.protocol import command, fastjson, java_properties, requests, trace_codec
+from ariane.protocol import command, fastjson, java_properties, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import Frame, FrameReader, OversizedFrame
@@ -25,29 +23,7 @@ from ariane.protocol.records import batch, compression, properties, record, repl
 from ariane.protocol.requests import decode_header, decode_json_body
 from ariane.protocol.requests.callbacks import reset_table, status_table
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
-
-# Pieces that have broken a decoder, here or in other software.
-NASTY = [
-    b"9" * 5000, b"-" + b"9" * 5000, "²".encode(), "\u0663".encode(), b"\xff", b"\xed\xa0\x80", b"[" * 3000, b'{"a":' * 3000,
-    b'{"a":' * 70 + b"1" + b"}" * 70, b"{" * 70 + b'"a":1}' + b":1}" * 69, b"\\ud800", b"\\u12", b"1e999", b"-1e999", b"NaN",
-    b"Infinity", b"null", b"\x00", b"1.0", b"1e400000", b"-0", b"0.1", b'""', b"[]", b"{}", b"true", b"\x7f\xff\xff\xff",
-    b"\x80\x00\x00\x00", b"\xff\xff\xff\xff", b"\x01", b"\x02", b"\r\n", b"\\", b"'", b'"', b":", b"{", b"}", b"[", b"]",
-]  # fmt: skip
-
-
-def structs() -> list[type[msgspec.Struct]]:
-    """Return every header and body type of the protocol."""
-    modules = [
-        importlib.import_module(f"{requests.__name__}.{item.name}") for item in pkgutil.iter_modules(requests.__path__)
-    ]
-    kinds = {
-        kind
-        for module in modules
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-    }
-    return sorted(kinds | {DataVersion, TopicConfig, SubscriptionGroupConfig}, key=lambda kind: kind.__name__)
-
+from hostile_values import NASTY, structs
 
 KINDS = st.sampled_from(structs())
 
