@@ -68,6 +68,23 @@ def test_a_broker_is_registered_routed_and_removed_with_its_connection(tmp_path:
     against_name_server(tmp_path, work)
 
 
+def test_a_peer_with_many_brokers_causes_one_line_when_it_leaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(call: Call, addr: str) -> None:
+        async with ConnectionPool() as peer:
+            for number in range(1, 30):
+                many = RegisterBroker("broker-a", f"10.0.0.{number}:10911", "C", "10.0.0.1:10912", number)
+                await peer.request_ok(addr, RequestCode.REGISTER_BROKER, many, registration(number))
+        while (await call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("T"))).code == 0:
+            await asyncio.sleep(0.01)
+
+    against_name_server(tmp_path, work)
+    (line,) = (record.getMessage() for record in caplog.records if "Removed" in record.getMessage())
+    assert line.startswith("Removed broker 10.0.0.1:10911, 10.0.0.2:10911, ")
+    assert line.endswith("10.0.0.5:10911 and 24 more: its connection closed")
+
+
 def test_cluster_info_has_unquoted_number_keys(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
         await call(RequestCode.REGISTER_BROKER, REGISTER, registration())

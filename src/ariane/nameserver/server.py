@@ -28,6 +28,7 @@ from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
+from ariane.net.peer_log import PeerLog
 from ariane.net.server import RemotingServer
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import RequestCode
@@ -36,6 +37,7 @@ from ariane.settings.connections import LOOPBACK
 
 log = logging.getLogger("ariane.nameserver")
 
+BROKERS_IN_LINE = 5  # of the log
 SCAN_INTERVAL_S = 10.0  # of checks for silent brokers
 FIRST_SCAN_S = 5.0
 ANY_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
@@ -60,6 +62,7 @@ class NameServer:
         self._clock = clock
         self.routes = RouteTable()
         self._tasks = BackgroundTasks("name server")
+        self._peer_log = PeerLog(log)  # without access control anybody registers brokers, and disconnects
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-accounts")  # reads account files
         self._access: AccessControl | None = None  # None without access control
 
@@ -153,13 +156,20 @@ class NameServer:
         return not self.routes.is_registered_by(command.field_map().get("brokerAddr", ""), peer.id)
 
     def _on_connection_lost(self, peer: Peer) -> None:
-        for addr in self.routes.remove_peer(peer.id):
-            log.warning("Removed broker %s: its connection closed", addr)
+        if addresses := self.routes.remove_peer(peer.id):
+            now = self._clock.monotonic()
+            self._peer_log.warning(peer.ip, now, "Removed %s: its connection closed", _brokers(addresses))
 
     async def _expire(self) -> None:
-        for addr in self.routes.expire(self.monotonic_ms()):
-            log.warning("Removed broker %s: it did not register in time", addr)
+        if addresses := self.routes.expire(self.monotonic_ms()):
+            log.warning("Removed %s: it did not register in time", _brokers(addresses))
 
     def monotonic_ms(self) -> float:
         """Return the monotonic time of the route table."""
         return self._clock.monotonic() * 1000
+
+
+def _brokers(addresses: list[str]) -> str:
+    """Return the brokers of a log line: one peer can register thousands."""
+    more = len(addresses) - BROKERS_IN_LINE
+    return f"broker {', '.join(addresses[:BROKERS_IN_LINE])}" + (f" and {more} more" if more > 0 else "")
