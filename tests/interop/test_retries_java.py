@@ -155,8 +155,10 @@ def test_a_java_broadcasting_consumer_receives_all_messages(tmp_path: Path) -> N
     with LocalCluster(tmp_path) as servers:
         namesrv = servers.namesrv
         sent = {item["msgId"] for item in produce(namesrv, 8)}
-        for _ in range(2):
-            assert {item["msgId"] for item in consume(namesrv, "G", "*", 8, "broadcast")} == sent
+        args = [namesrv, "T", "G", "*", "8", "60", "broadcast"]
+        for number in range(2):  # each with the offsets of its home
+            lines = java.run("ariane.peers.Consume", args, home=tmp_path / f"home{number}")
+            assert {item["msgId"] for item in java.events(lines)} == sent
 
 
 def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ Central once, to ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), together with
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import functools
@@ -32,6 +33,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from ariane.testing.peers.program_runner import ProgramRunner
 
 PEERS = Path(__file__).resolve().parent / "peers"
 ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
@@ -261,17 +264,30 @@ class JavaRelease:
     ) -> list[str]:
         """Run a Java program and return the lines it printed.
 
+        Without `jvm_args`, `home` and `classes` it runs in a JVM that has run others before.
         `home` is its rocketmq.home.dir: tools read their account from conf/tools.yml there.
 
         Raises:
             RuntimeError: it did not exit with `status` in time; contains its output.
         """
-        with self.start(main, args, jvm_args=jvm_args, home=home, classes=classes) as program:
-            lines = list(program.lines(time.monotonic() + timeout_s))
-            exit_status = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
-            if exit_status != status:
-                raise RuntimeError(f"{main} {' '.join(args)} exited with {exit_status}:\n" + "\n".join(lines[-40:]))
-            return lines
+        if jvm_args or home or classes:
+            with self.start(main, args, jvm_args=jvm_args, home=home, classes=classes) as program:
+                lines = list(program.lines(time.monotonic() + timeout_s))
+                exit_status = program.process.poll()
+                exit_status = exit_status if exit_status is not None else _wait(program.process, 5)
+        else:
+            lines, exit_status = self._programs.run(main, args, timeout_s)
+        if exit_status != status:
+            raise RuntimeError(f"{main} {' '.join(args)} exited with {exit_status}:\n" + "\n".join(lines[-40:]))
+        return lines
+
+    @functools.cached_property
+    def _programs(self) -> ProgramRunner:
+        directory = Path(tempfile.mkdtemp(prefix="ariane-java-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        _configure_logs(directory)
+        command = [*self.quick_start(), *_home_properties(directory), "-cp", self.classpath(), "ariane.peers.Serve"]
+        return ProgramRunner(lambda: _spawn(command, subprocess.PIPE, directory, subprocess.PIPE))
 
     @functools.cached_property
     def _unavailable(self) -> str | None:
@@ -441,14 +457,15 @@ def events(lines: Sequence[str]) -> list[Any]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def _spawn(args: Sequence[str], output: Any, cwd: Path | None = None) -> subprocess.Popen[str]:
+def _spawn(
+    args: Sequence[str], output: Any, cwd: Path | None = None, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
     command = ["java", *_OPENS, *args]
-    if setpriv := shutil.which("setpriv"):
+    # The signal comes when the thread ends that has started the process. One that reads its input ends with that.
+    if stdin == subprocess.DEVNULL and (setpriv := shutil.which("setpriv")):
         command = [setpriv, "--pdeathsig", "KILL", *command]
     env = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd
-    )
+    return subprocess.Popen(command, stdin=stdin, stdout=output, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

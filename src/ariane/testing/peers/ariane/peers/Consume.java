@@ -58,7 +58,7 @@ public final class Consume {
         Thread.sleep(fail ? 2000 : 0); // what the last call failed on is still to be sent back
         Thread.sleep(options.containsKey("trace") ? 1500 : 0);
         consumer.shutdown();
-        System.exit(all ? 0 : 3);
+        Serve.exit(all ? 0 : 3);
     }
 
     static void print(MessageExt message, CountDownLatch left, int pause) {

@@ -13,6 +13,9 @@ final class Json {
 
     /** A client's threads would keep a program alive whose main thread has failed. */
     static void endAtFirstError() {
+        if (Serve.isServing()) {
+            return;
+        }
         Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
             error.printStackTrace();
             Runtime.getRuntime().halt(2);

@@ -25,6 +25,6 @@ public final class LitePull {
             consumer.commitSync();
         }
         consumer.shutdown(); // stores what was committed
-        System.exit(left > 0 ? 3 : 0);
+        Serve.exit(left > 0 ? 3 : 0);
     }
 }

@@ -72,7 +72,7 @@ public final class Produce {
             Thread.sleep(wait.isEmpty() ? 1500 : Long.parseLong(wait));
         }
         producer.shutdown();
-        System.exit(0); // threads of the client outlive its shutdown by 3 s
+        Serve.exit(0); // threads of the client outlive its shutdown by 3 s
     }
 
     static byte[] body(int number, int size) {

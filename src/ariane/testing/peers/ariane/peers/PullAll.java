@@ -27,6 +27,6 @@ public final class PullAll {
             }
         }
         consumer.shutdown();
-        System.exit(0); // threads of the client outlive its shutdown by 3 s
+        Serve.exit(0); // threads of the client outlive its shutdown by 3 s
     }
 }

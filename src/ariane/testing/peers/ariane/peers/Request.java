@@ -35,6 +35,6 @@ public final class Request {
             System.out.println(Json.of(reply).put("correlationId", reply.getProperty("CORRELATION_ID")));
         }
         producer.shutdown();
-        System.exit(0); // threads of the client outlive its shutdown by 3 s
+        Serve.exit(0); // threads of the client outlive its shutdown by 3 s
     }
 }

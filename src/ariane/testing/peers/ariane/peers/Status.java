@@ -15,6 +15,6 @@ public final class Status {
         status.forEach((clientId, offsets) -> offsets.forEach((queue, offset) -> System.out.println(
             new Json().put("clientId", clientId).put("topic", queue.getTopic()).put("queueId", queue.getQueueId()).put("offset", offset))));
         admin.shutdown();
-        System.exit(0); // threads of the client outlive its shutdown by 3 s
+        Serve.exit(0); // threads of the client outlive its shutdown by 3 s
     }
 }

@@ -55,7 +55,7 @@ public final class Transact {
         }
         Thread.sleep(1000L * Integer.parseInt(args[4]));
         producer.shutdown();
-        System.exit(0); // threads of the client outlive its shutdown by 3 s
+        Serve.exit(0); // threads of the client outlive its shutdown by 3 s
     }
 
     private static LocalTransactionState state(String[] states, int number) {

@@ -12,6 +12,6 @@ public final class Resume {
         boolean resumed = admin.resumeCheckHalfMessage(args[1]);
         System.out.println(new Json().put("resumed", resumed));
         admin.shutdown();
-        System.exit(resumed ? 0 : 1);
+        Serve.exit(resumed ? 0 : 1);
     }
 }

@@ -1,0 +1,1 @@
+"""Small Java programs for tests and benches, and how they are run."""
