@@ -31,7 +31,7 @@ def benches() -> Any:
     """Import modules from the directory benches/."""
     before = list(sys.path)
     sys.path.insert(0, str(ROOT / "benches"))
-    names = ("figures", "page", "plot", "load_program", "warm_up", "loads", "machine", "steps", "broker")
+    names = ("figures", "page", "plot", "load_program", "warm_up", "loads", "machine", "steps", "broker", "signed")
     modules = {name: importlib.import_module(name) for name in names}
     sys.path[:] = before
     return type("Benches", (), modules)
@@ -270,3 +270,13 @@ def test_steps_exclude_the_steps_inside_them(benches: Any, monkeypatch: pytest.M
         assert Work().outer() == "done"
     assert times.per_message_us(9e-6, 1) == pytest.approx({"outer": 3.0, "inner": 4.0, benches.steps.REST: 2.0})
     assert Work.outer.__name__ == "outer" and not hasattr(Work.outer, "__wrapped__")
+
+
+def test_shares_of_signed_requests_are_medians_of_pairs(benches: Any) -> None:
+    measured = benches.signed.Measured
+    rounds = {
+        ("send 128 B", "native", "plain"): [measured(100_000, 2.0), measured(50_000, 2.0), measured(200_000, 3.0)],
+        ("send 128 B", "native", "signed"): [measured(80_000, 2.5), measured(45_000, 4.0), measured(100_000, 5.0)],
+    }
+    line = benches.signed.table(rounds)[1]
+    assert " ".join(line.split()) == "send 128 B native 100,000 80,000 80% >= 70% 2.00 4.00 60%"
