@@ -198,17 +198,26 @@ def _stage(directory: Path, ddl: str, selections: Iterable[FileRows | pa.Table])
     untimed = directory / f"{BUCKET}=none"
     untimed.mkdir(parents=True)
     pq.write_table(pa.table({ddl.partition(" ")[0]: pa.array([], pa.string())}), untimed / "none.parquet")
+    few: dict[
+        Path, list[pa.Table]
+    ] = {}  # of files that are read in part, by directory: tasks open one file in place of many
     for number, selection in enumerate(selections):
         if isinstance(selection, pa.Table):
-            pq.write_table(selection, untimed / f"{number}.parquet", compression="none")
+            few.setdefault(untimed, []).append(selection)
             continue
-        target = directory / f"{BUCKET}={quote(selection.bucket)}" / f"{number}.parquet"
-        target.parent.mkdir(exist_ok=True)
+        target = directory / f"{BUCKET}={quote(selection.bucket)}"
         if selection.rows is not None:
             rows = pq.read_table(selection.path, filters=selection.rows, partitioning=None)
-            pq.write_table(rows, target, compression="none")
-        else:
-            try:
-                os.link(selection.path, target)
-            except OSError:  # the file system has no hard links
-                shutil.copyfile(selection.path, target)
+            if rows.num_rows:
+                few.setdefault(target, []).append(rows)
+            continue
+        target.mkdir(exist_ok=True)
+        try:
+            os.link(selection.path, target / f"{number}.parquet")
+        except OSError:  # the file system has no hard links
+            shutil.copyfile(selection.path, target / f"{number}.parquet")
+    for target, parts in few.items():
+        target.mkdir(exist_ok=True)
+        pq.write_table(
+            pa.concat_tables(parts, promote_options="permissive"), target / "few.parquet", compression="none"
+        )

@@ -37,4 +37,5 @@ MESSAGES = TableSchema(
     units={"body_length": "bytes"},
     time_column="store_timestamp",
     sort_columns=("topic", "message_id"),
+    row_group_bytes=1024 * 1024,
 )

@@ -56,6 +56,7 @@ TRACE_EVENTS = TableSchema(
     units={"body_length": "bytes"},
     time_column="trace_stored_at",
     sort_columns=("message_id",),
+    row_group_bytes=1024 * 1024,  # few messages of a bucket are read again and again
     schema=3,
 )
 
