@@ -7,7 +7,8 @@ made as trace messages of 30 records (not measured), read by a stream of files i
 aggregated as by `ariane pipeline run`. CPU seconds are those of the whole tree: the JVM and Python's workers.
 
 `--jobs trace traffic health` joined by commas also reads the messages themselves (one record each). `--late N` then starts the
-jobs again, adds one late consumption to a bucket in the middle, N times, and measures each until all tables contain it.
+jobs again, on a broker in this process, sends one late consumption of a bucket in the middle, N times, and measures each until all
+tables contain it. The CPU seconds contain those of the idle broker and of the queries' requests.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ariane.blocking import Producer
 from ariane.clock import SYSTEM_CLOCK
-from ariane.pipeline import jobs, run
+from ariane.model.message import Message
+from ariane.model.topic import TRACE_TOPIC
+from ariane.pipeline import jobs, round_pacing, run
 from ariane.pipeline.spark_session import get_or_create_session
 from ariane.tables import table_format
+from ariane.testing import LocalCluster
 from servers import tree_cpu_s
 
 BODY_MESSAGES = 6  # 30 records, about 4 KB: what clients batch
@@ -114,58 +119,67 @@ class Rounds(run.SilentListener):
 def measure_late(spark: Any, root: Path, given: argparse.Namespace, job: Any) -> list[dict[str, Any]]:
     """Add one late consumption at a time to running jobs, and return the cost until all tables contain it."""
     home, stop, rounds = root / "tables", threading.Event(), Rounds()
-    settings = run.RunSettings(interval_s=1.0)
-    runner = run.JobRunner(
-        spark=spark, job=job, streams=open_streams(spark, root, job), home=home, settings=settings, stop=stop
-    )
-    thread = threading.Thread(target=runner.run, args=(rounds,))
-    thread.start()
-    results = []
-    begin_ms, month_ms = begin_of(spark, given.hours)
-    ms = f"({begin_ms} + {MS.format(span_ms=given.hours * 3_600_000, messages=given.messages)})"
-    try:
+    shutil.rmtree(home / "checkpoint", ignore_errors=True)  # a broker has offsets of another kind
+    with contextlib.ExitStack() as resources:
+        servers = resources.enter_context(LocalCluster(root / "servers", trace_topic_enable=True))
+        producer = resources.enter_context(Producer(servers.namesrv, group="late", trace=False))
+        options = {"namesrv": servers.namesrv, "minOffsetsPerTrigger": str(round_pacing.MIN_BATCH_MESSAGES)}
+        streams = {
+            source.name: run.read_stream(spark, source, options, rounds=round_pacing.round_file(home))
+            for source in job.sources
+        }
+        runner = run.JobRunner(spark=spark, job=job, streams=streams, home=home, settings=run.RunSettings(), stop=stop)
+        thread = threading.Thread(target=runner.run, args=(rounds,))
+        thread.start()
+        resources.callback(thread.join)
+        resources.callback(stop.set)
         while rounds.quiet_rounds < 3:
             time.sleep(0.2)
-        for number in range(given.late):
-            x = given.messages // 2 + number * 7
-            record = CONSUMPTION.format(group="audit", after=60_000, n=9).replace("id,", f"{MESSAGE_ID.format(ms=ms)},")
-            record = record.replace("t +", f"{month_ms} + {ms} +")
-            frame = spark.sql(f"SELECT bigint({x}) AS x").selectExpr(
-                f"encode(concat_ws('', {record}), 'UTF-8') AS body", "'broker-a' AS broker", "5 AS queue_id",
-                f"{number}L AS queue_offset", "current_timestamp() AS store_timestamp", "'10.0.0.9:5000' AS born_host",
-                "CAST(map() AS MAP<STRING, STRING>) AS properties",
-            )  # fmt: skip
-            frame.coalesce(1).write.mode("overwrite").parquet(str(root / "late"))
-            (file,) = (root / "late").glob("*.parquet")
-            time.sleep(3)
-            versions = {table.name: table_format.read_version(home, table) for table in job.tables}
-            meter, began = Meter(), time.perf_counter()
-            rounds.steps, rounds.meter, rounds.quiet_rounds = {}, Meter(), 0
-            file.rename(root / jobs.TRACES.name / f"late-{number}.parquet")
-            seen: dict[str, float] = {}
-            expected = {table.name for table in job.tables} & {"journeys", "health", "traffic"}
-            while not (expected <= seen.keys() and rounds.quiet_rounds >= 1):
-                time.sleep(0.05)
-                for table in job.tables:
-                    if table.name not in seen and table_format.read_version(home, table) != versions[table.name]:
-                        seen[table.name] = round(time.perf_counter() - began, 1)
-                if not thread.is_alive():
-                    raise SystemExit("the jobs ended")
-            total = meter.read()
-            written = {
-                table.name: sum(
-                    file.bytes for file in now.files
-                    if (former := versions[table.name]) is None or file not in former.files
-                )
-                for table in job.tables
-                if (now := table_format.read_version(home, table)) is not None
-            }  # fmt: skip
-            results.append({**total, "visible_s": seen, "steps": rounds.steps, "bytes": sum(written.values())})
-            print(json.dumps(results[-1]), flush=True)
-    finally:
-        stop.set()
-        thread.join()
-    return results
+        return [
+            measure_event(spark, given, job, (home, producer, rounds, thread), number) for number in range(given.late)
+        ]
+
+
+def measure_event(
+    spark: Any,
+    given: argparse.Namespace,
+    job: Any,
+    running: tuple[Path, Producer, Rounds, threading.Thread],
+    number: int,
+) -> dict[str, Any]:
+    """Send one late consumption, and return the cost until all tables contain it."""
+    home, producer, rounds, thread = running
+    begin_ms, month_ms = begin_of(spark, given.hours)
+    ms = f"({begin_ms} + {MS.format(span_ms=given.hours * 3_600_000, messages=given.messages)})"
+    x = given.messages // 2 + number * 7
+    record = CONSUMPTION.format(group="audit", after=60_000, n=9).replace("id,", f"{MESSAGE_ID.format(ms=ms)},")
+    record = record.replace("t +", f"{month_ms} + {ms} +")
+    (text,) = spark.sql(f"SELECT bigint({x}) AS x").selectExpr(f"concat_ws('', {record})").first()
+    time.sleep(given.pause)
+    versions = {table.name: table_format.read_version(home, table) for table in job.tables}
+    meter, began = Meter(), time.perf_counter()
+    rounds.steps, rounds.meter, rounds.quiet_rounds = {}, Meter(), 0
+    producer.send(Message(TRACE_TOPIC, text.encode()))
+    seen: dict[str, float] = {}
+    expected = {table.name for table in job.tables} & {"journeys", "health", "traffic"}
+    while not (expected <= seen.keys() and rounds.quiet_rounds >= 1):
+        time.sleep(0.05)
+        for table in job.tables:
+            if table.name not in seen and table_format.read_version(home, table) != versions[table.name]:
+                seen[table.name] = round(time.perf_counter() - began, 1)
+        if not thread.is_alive():
+            raise SystemExit("the jobs ended")
+    total = meter.read()
+    written = {
+        table.name: sum(
+            file.bytes for file in now.files if (former := versions[table.name]) is None or file not in former.files
+        )
+        for table in job.tables
+        if (now := table_format.read_version(home, table)) is not None
+    }
+    result = {**total, "visible_s": seen, "steps": rounds.steps, "bytes": sum(written.values())}
+    print(json.dumps(result), flush=True)
+    return result
 
 
 def begin_of(spark: Any, hours: int) -> tuple[int, int]:
@@ -195,6 +209,7 @@ def main() -> None:
     options.add_argument("--batches", type=int, default=4)
     options.add_argument("--jobs", default="trace", help="joined by commas")
     options.add_argument("--late", type=int, default=0, help="late events, one after the other")
+    options.add_argument("--pause", type=float, default=20.0, help="seconds before a late event")
     options.add_argument("--directory", type=Path)
     options.add_argument("--conf", action="append", default=[], help="setting of Spark, KEY=VALUE")
     given = options.parse_args()

@@ -2,18 +2,22 @@
 
 runner ─ RoundPacer.advance ─→ HOME/status/.round, a number ─→ RoundGate, in the process that plans the micro-batches of a source
 
-A source reads when MIN_BATCH_MESSAGES are pending, or when the number has changed. The time between two changes doubles from one
-interval to MAX_INTERVALS, so that a started pipeline shows its first results soon.
+A source reads when MIN_BATCH_MESSAGES are pending, or when the number has changed. The time between two changes is one interval
+while nothing arrives, so a late message is read at once. It doubles with each change whose rounds computed tables, until these take
+a tenth of the time, and at most to MAX_INTERVALS.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 MIN_BATCH_MESSAGES = 5_000
 MAX_INTERVALS = 40
+MAX_SHARE = 0.1  # of the time for rounds of few messages
+POLL_S = 0.2  # between checks for appended rows
 MAX_WAIT_S = 400.0  # `ariane.reports.tables.pipeline_status.PENDING_MS` is longer
 
 
@@ -25,6 +29,22 @@ def round_file(home: Path) -> Path:
 def max_wait_s(interval_s: float) -> float:
     """Return the longest time that a few new messages wait for a micro-batch."""
     return max(interval_s, min(interval_s * MAX_INTERVALS, MAX_WAIT_S))
+
+
+def await_round(
+    stop: threading.Event,
+    rest_s: float,
+    interval_s: float,
+    has_appended: Callable[[], bool],
+    monotonic: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Wait `rest_s`, and then until rows were appended, but no longer than one interval altogether; return False to stop."""
+    end_s = monotonic() + interval_s
+    while not stop.wait(rest_s):
+        rest_s = min(POLL_S, end_s - monotonic())
+        if rest_s <= 0 or has_appended():
+            return True
+    return False
 
 
 class RoundPacer:
@@ -41,9 +61,15 @@ class RoundPacer:
         self._path = path  # file of the number
         self._monotonic = monotonic
         self._number = 0  # of changes since the start
-        self._wait_s = interval_s  # from the next change to the one after it
+        self._wait_s = interval_s  # from the last change to the next one
         self._max_wait_s = max_wait_s(interval_s)  # bound of `_wait_s`
         self._due_s = monotonic() + interval_s  # time of the next change
+        self._interval_s = interval_s  # wait after a change without rounds that computed tables
+        self._computed_s = 0.0  # duration of these rounds since the last change
+
+    def record_round(self, seconds: float) -> None:
+        """Record a round that computed tables, and how long it took."""
+        self._computed_s += seconds
 
     def advance(self) -> None:
         """Change the number, if it is time."""
@@ -54,8 +80,9 @@ class RoundPacer:
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(str(self._number))
         temporary.replace(self._path)
-        self._due_s = now_s + self._wait_s
-        self._wait_s = min(self._wait_s * 2, self._max_wait_s)
+        longest_s = min(self._computed_s / MAX_SHARE, self._max_wait_s)
+        self._wait_s = max(self._interval_s, min(self._wait_s * 2, longest_s))
+        self._due_s, self._computed_s = now_s + self._wait_s, 0.0
 
 
 class RoundGate:

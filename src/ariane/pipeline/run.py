@@ -60,7 +60,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     once: bool = False
     """Process everything available, then exit."""
     interval_s: float = 2.0
-    """Pause between rounds, and between micro-batches of a source; longer while few messages arrive (`round_pacing`)."""
+    """Longest pause between rounds, and pause between micro-batches of a source; longer while few messages arrive
+    (`round_pacing`)."""
     keep_days: int = KEEP_DAYS
     """Retention of rows."""
     spark_conf: Mapping[str, str] = {}
@@ -263,19 +264,32 @@ class JobRunner:
 
     def _run_until_stopped(self) -> None:
         maintained_s = time.monotonic()
-        pause_s = self._settings.interval_s
+        rest_s, appended = self._settings.interval_s, 0
         pacer = round_pacing.RoundPacer(round_pacing.round_file(local_dir(self._home)), self._settings.interval_s)
-        while not self._stop.wait(pause_s):
+        while True:
+            has_appended = partial(self._has_appended, appended)
+            if not round_pacing.await_round(self._stop, rest_s, self._settings.interval_s, has_appended):
+                return
             pacer.advance()
             self._await_batches()
+            appended = self._appended_batches
             progress = self._round()
+            if progress.rebuilt:
+                pacer.record_round(progress.seconds)
             self._listener.on_round(progress)
             # Rounds take longer as more rows arrive. Pause as long as the round took, to leave time to the queries.
-            pause_s = max(self._settings.interval_s, min(progress.seconds, MAX_PAUSE_S))
+            rest_s = min(progress.seconds, MAX_PAUSE_S)
             self._restart_ended_queries()
             if time.monotonic() - maintained_s > MAINTENANCE_INTERVAL_S:
                 self._maintain()
                 maintained_s = time.monotonic()
+
+    @property
+    def _appended_batches(self) -> int:
+        return sum(reader.appended_batches for reader in self._readers)
+
+    def _has_appended(self, former: int) -> bool:
+        return self._appended_batches != former
 
     def _await_batches(self) -> None:
         """Wait for the micro-batches in flight, at most one interval: the sources read at the same time, and tables with several

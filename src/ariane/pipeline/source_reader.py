@@ -77,6 +77,7 @@ class SourceReader:
         self._small = small  # computes micro-batches of few messages; None: they are computed as all others
         # Held by a batch. `close` waits for it, because Spark logs long errors if Python is interrupted within a batch.
         self._batch_lock = threading.Lock()
+        self.appended_batches = 0  # since the start, so that the driver notices new rows
         self.running = self.start()  # the query in progress
 
     def start(self) -> RunningQuery:
@@ -124,6 +125,7 @@ class SourceReader:
                 for append in self.source.append_tables:
                     rows, now_ms = rows_of(append), SYSTEM_CLOCK.now_ms()
                     table_publisher.append_batch(rows, self._home, append.table, query, number, now_ms)
+            self.appended_batches += 1
 
     @contextmanager
     def _rows(self, batch: DataFrame, number: int) -> Iterator[Callable[[AppendTable], DataFrame | few_rows.Rows]]:
