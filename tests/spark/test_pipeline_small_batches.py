@@ -69,6 +69,7 @@ def test_a_small_micro_batch_has_the_rows_of_a_large_one(
     staged = staged_tables.StagedTables(spark, tmp_path)
     small = small_batches.SmallBatches(staged, source.name, source.schema, source.prepare, source.append_tables)
     small.compute(batch.limit(1).toArrow())
+    assert small.compute(batch.limit(0).toArrow()) == {table.name: {} for table, _ in source.append_tables}
     computed = small.compute(batch.toArrow())
     for table, select in source.append_tables:
         expected = select(source.prepare(batch)).toArrow().to_pylist()

@@ -62,6 +62,8 @@ class SmallBatches:
 
     def compute(self, messages: pa.Table) -> dict[str, Rows]:
         """Return the rows of a micro-batch by table and bucket."""
+        if not messages.num_rows:  # the first one of an empty topic
+            return {table.name: {} for table, _ in self._tables}
         (source,) = self._inputs
         is_interpreted = messages.nbytes <= MAX_INTERPRETED_BYTES
         selections = {source: [messages]}
