@@ -91,4 +91,5 @@ def test_the_offsets_of_a_query_state_how_many_messages_a_micro_batch_has(tmp_pa
 
     assert is_small({"from": positions(5, 0), "to": positions(105, 0)})
     assert not is_small({"from": positions(5, 0), "to": positions(105, 1)})
+    assert is_small({"initial": positions(5, 0)}), "nothing was stored before"
     assert not is_small({"logOffset": 1}), "files of any size"

@@ -36,7 +36,7 @@ Tables = Sequence[tuple[TableSchema, Select]]
 def is_small(checkpoint: Path, number: int) -> bool:
     """Return whether a micro-batch has few messages, according to its offsets; False if the source has offsets of another kind."""
     offset = json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
-    if "from" not in offset:
+    if offset.keys().isdisjoint(("from", "initial")):
         return False
     return sum(end - start for _, start, end in offset_ranges.batch_ranges(offset)) <= MAX_MESSAGES
 
