@@ -7,12 +7,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
+from itertools import product
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
+from limited_rows import HIDDEN_LAG, write_tables
 
 from ariane import Admin, LocalState, Message, Producer, PushConsumer, ReceivedMessage, TransactionProducer
 from ariane.console.app import APIS, PAGES, create_app
@@ -27,6 +29,7 @@ from ariane.model.topic import TRACE_TOPIC, SubscriptionGroupConfig
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
+from ariane.reports import REPORTS
 from ariane.testing import LocalCluster
 
 PASSWORD = "correct horse battery"
@@ -87,7 +90,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         peers = AsyncExitStack()
         stack.callback(lambda: portal.call(peers.aclose))
         message_ids = portal.call(plant, servers, peers)
-        app = create_app(open_services(ConsoleSettings(namesrv=servers.namesrv, data_dir=data)), extensions=DASHBOARD)
+        write_tables(
+            home / "tables",
+            topics=(TOPIC, HIDDEN_TOPIC),
+            groups=(GROUP, HIDDEN_GROUP),
+            ids=message_ids,
+            host="planted-name",
+        )
+        settings = ConsoleSettings(namesrv=servers.namesrv, data_dir=data, tables_dir=home / "tables")
+        app = create_app(open_services(settings), extensions=DASHBOARD)
         first = stack.enter_context(TestClient(app, base_url=BASE, follow_redirects=False))
         clients = {"boss": first}
         for name in ("limited", "masked"):
@@ -99,6 +110,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site = Site(servers, clients, message_ids)
         wait_for(lambda: HIDDEN_GROUP in json.dumps(site.get("boss", "/groups")))
         wait_for(lambda: HIDDEN_TOPIC in json.dumps(site.get("boss", f"/groups/{GROUP}")))
+        add_alerts(site, first)
         yield site
 
 
@@ -142,6 +154,34 @@ async def plant(servers: LocalCluster, stack: AsyncExitStack) -> dict[str, str]:
             sent = await halves.send_in_transaction(message, lambda *_: LocalState.UNKNOWN)
             found[f"half {message.topic}"] = sent.sent.offset_message_id
     return found
+
+
+def add_alerts(site: Site, first: TestClient) -> None:
+    """Let alerts of visible and hidden groups and topics fire, and store limits of groups and a silence with hidden names."""
+    base = {"condition": "below", "threshold": 1e9, "holdS": 0}
+    for name, metric, more in (
+        ("clients", "groupClients", {}), ("rate", "topicTps", {}), ("later", "groupClients", {"holdS": 3600}),
+        (f"{HIDDEN_GROUP} lags", "groupLag", {"pattern": HIDDEN_GROUP, "condition": "above"}),
+    ):  # fmt: skip
+        assert site.post("boss", "/alerts/rules", {**base, "name": name, "metric": metric, **more}).status_code == 200
+    silence = {"pattern": HIDDEN_TOPIC, "minutes": 60, "reason": "planted-name"}
+    assert site.post("boss", "/alerts/silences", silence).status_code == 200
+    for group in (GROUP, HIDDEN_GROUP):
+        limits = {"consumeGroupName": group, "minCount": 0, "maxDiffTotal": 5}
+        path = "/monitor/createOrUpdateConsumerMonitor.do"
+        assert first.post(path, params=limits, headers=headers_of(first)).json()["data"] is True
+    services: Any = first.app.state.services  # type: ignore[attr-defined]
+
+    async def evaluate() -> None:
+        services.alerts.evaluate(await services.live.snapshot())
+
+    def is_firing() -> bool:
+        assert first.portal is not None
+        first.portal.call(evaluate)
+        subjects = {row["subject"] for row in site.get("boss", "/alerts")["alerts"]["items"]}
+        return {GROUP, HIDDEN_GROUP, TOPIC, HIDDEN_TOPIC} <= subjects
+
+    wait_for(is_firing)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -196,12 +236,15 @@ def visits(site: Site) -> list[Visit]:
     for topic, group, name in ((TOPIC, GROUP, "masked"), (HIDDEN_TOPIC, HIDDEN_GROUP, "hidden")):
         message_id, offset_id = site.ids[name], site.ids[f"{name} offset"]
         for method, pattern in routes():
-            for identity in (message_id, offset_id) if "message_id" in pattern else ("",):
+            # Each report once: page and API, with and without a filter, have the same rows.
+            reports = REPORTS if pattern == f"{API_PREFIX}/reports/{{name}}" and name == "hidden" else ("lag",)
+            for identity, report in product((message_id, offset_id) if "message_id" in pattern else ("",), reports):
                 path = pattern.replace(":path", "").format(
-                    topic=topic, group=group, message_id=identity, broker="broker-a", client_id="x", name="lag",
+                    topic=topic, group=group, message_id=identity, broker="broker-a", client_id="x", name=report,
                     rule_id="x", channel_id="x", silence_id="x", session_id="x", path="x",
                 )  # fmt: skip
-                for query in queries_of(pattern, topic, group, message_id, offset_id):
+                queries = queries_of(pattern, topic, group, message_id, offset_id)
+                for query in queries[:1] if "/reports/{" in pattern else queries:
                     body = {"topic": topic, "group": group, "consumerGroup": group, "begin": 0, "end": 9999999999999,
                             "pageNum": 1, "pageSize": 20, "taskId": ""} if method == "POST" else None  # fmt: skip
                     answer = client.request(method, path, params=query, json=body, headers=token if body else {})
@@ -279,3 +322,61 @@ def test_nothing_that_is_masked_is_in_any_output(site: Site, visits: list[Visit]
     # A copy would have the mask in place of the contents.
     refused = site.post("masked", f"/messages/{site.ids['masked']}/resend?topic={TOPIC}", {})
     assert refused.status_code == 422 and "cannot be read by this account" in refused.text
+
+
+def test_alerts_are_those_of_visible_subjects(site: Site) -> None:
+    for path, member in (("/alerts", "alerts"), ("/alerts/history", "history")):
+        view = site.get("limited", path, size=500)
+        subjects = {(row["subjectKind"], row["subject"]) for row in view[member]["items"]}
+        assert subjects == {("group", GROUP), ("topic", TOPIC)}, path
+    limited, boss = (site.get(account, "/alerts") for account in ("limited", "boss"))
+    assert (limited["pending"], limited["silences"]) == (1, None)
+    assert boss["pending"] > 1 and [row["pattern"] for row in boss["silences"]] == [HIDDEN_TOPIC]
+    rule_id = limited["alerts"]["items"][0]["ruleId"]
+    absent, hidden = (
+        site.post("limited", "/alerts/close", {"ruleId": rule_id, "subject": name}) for name in ("absent", HIDDEN_GROUP)
+    )
+    assert (hidden.status_code, hidden.text.replace(HIDDEN_GROUP, "absent")) == (404, absent.text)
+    limits = site.clients["limited"].get("/monitor/consumerMonitorConfig.query").json()["data"]
+    assert list(limits) == [GROUP]
+    assert HIDDEN_GROUP in site.clients["boss"].get("/monitor/consumerMonitorConfig.query").text
+
+
+def test_reports_have_the_rows_of_visible_topics_and_groups(site: Site) -> None:
+    for name in set(REPORTS) - {"health"}:
+        view, full = (site.get(account, f"/reports/{name}", since="1h") for account in ("limited", "boss"))
+        text = json.dumps(view)
+        assert view["isLimited"] and not full["isLimited"]
+        assert TOPIC in text or name == "delay", name  # which names no topics, only messages
+        assert HIDDEN_TOPIC in json.dumps(full) or name == "delay", name
+        assert str(HIDDEN_LAG) not in text, "a lag of a hidden topic, or of a hidden group"
+    overdue = json.dumps(site.get("limited", "/reports/delay", since="1h"))
+    assert site.ids["masked"] in overdue and site.ids["hidden"] not in overdue
+    # Retries of a group are numbers in the report on lag, and messages of any topic in others.
+    assert f"%RETRY%{GROUP}" in json.dumps(site.get("limited", "/reports/lag", since="1h"))
+    assert f"%RETRY%{GROUP}" not in json.dumps(site.get("limited", "/reports/tps", since="1h"))
+    assert "health" not in site.get("limited", "/reports")["names"]
+
+
+def test_keys_in_reports_are_masked(site: Site) -> None:
+    for account in ("limited", "masked"):
+        text = json.dumps(site.get(account, "/reports/latency", since="1h"))
+        assert "***" in text and "SECRET-KEY" not in text
+    assert "planted-key" in json.dumps(site.get("masked", "/reports/latency", since="1h")), "of a topic without a mask"
+    assert "SECRET-KEY" in json.dumps(site.get("boss", "/reports/latency", since="1h"))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/reports/health", "which of all groups"),
+        ("/alerts/rules", "by patterns"),
+        ("/alerts/channels", "by patterns"),
+    ],
+)
+def test_closed_pages_say_why(site: Site, path: str, reason: str) -> None:
+    for prefix in ("", API_PREFIX):
+        answer = site.clients["limited"].get(prefix + path)
+        assert (answer.status_code, reason in answer.text) == (403, True), answer.text
+        assert site.clients["masked"].get(prefix + path).status_code == 200
+    assert path not in site.clients["limited"].get(path.rpartition("/")[0]).text

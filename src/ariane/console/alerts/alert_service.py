@@ -113,9 +113,9 @@ class AlertService:
         alerts.sort(key=lambda state: (state.fired_ms or 0, state.subject), reverse=True)
         return sorted(alerts, key=lambda state: state.rule.severity.rank, reverse=True)
 
-    def pending_count(self) -> int:
-        """Return how many alerts hold, but not yet for long enough."""
-        return sum(state.fired_ms is None for state in self._states.alerts.values())
+    def pending(self) -> list[AlertState]:
+        """Return the alerts that hold, but not yet for long enough."""
+        return [state for state in self._states.alerts.values() if state.fired_ms is None]
 
     def history(self) -> list[AlertTransition]:
         """Return the begins and ends of alerts, the newest first."""

@@ -15,6 +15,7 @@ from ariane.console.alerts.alert_rules import (
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.request_parameters import Parameters
+from ariane.console.limits.access import current_access
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services
 from ariane.errors import ConfigError
@@ -69,7 +70,8 @@ async def delete_monitor(services: Services, parameters: Parameters) -> bool:
 
 
 def _limits(services: ConsoleServices) -> Json:
-    rules = {rule.id: rule for rule in services.alerts.settings.rules}
+    access = current_access()
+    rules = {rule.id: rule for rule in services.alerts.settings.rules if access.sees_group(rule.pattern)}
     limits: Json = {}
     for rule_id, rule in rules.items():
         lag_rule = rules.get(LAG_RULE + rule.pattern)

@@ -142,7 +142,8 @@ async def delete_alert_channel(services: Services, channel_id: str, form: FromQu
 async def alert_page(request: Request, services: Services, query: ListParameters) -> Response:
     """Return the firing alerts."""
     view = alerting.alert_list(services, query)
-    return render(request, "alerts/alerts.html", view=view, rules=services.alerts.settings.rules)
+    rules = () if view.silences is None else services.alerts.settings.rules
+    return render(request, "alerts/alerts.html", view=view, rules=rules)
 
 
 @pages.get("/rules/new")

@@ -15,7 +15,10 @@ from ariane.console.security.request_checks import SAFE_METHODS
 API_PREFIX = "/api/v1"
 LOGIN_PATH = "/login"  # uses nothing that a session permits
 READ, CHANGE, ANY = "read", "change", "any"
-UNLIMITED = ("/dashboard/", "/monitor/")  # of Apache's dashboard: charts and alert rules of all topics and groups
+# Why pages are closed to accounts that see some topics and groups only.
+PATTERNS = "rules, channels and silences name topics and groups of everybody, by patterns and in texts"
+ALL_GROUPS = "rows of this report say which of all groups consumed a message"
+UNLISTED = "the path is not listed"
 
 
 class PathRule(NamedTuple):
@@ -27,7 +30,7 @@ class PathRule(NamedTuple):
         role: Role that is needed; None: no log-in.
         is_audited: Whether unsafe requests are changes; False for searches that are sent by POST.
         is_local: Whether changes concern only the console, so that one that is read-only accepts them.
-        is_limitable: Whether accounts that see some topics and groups only may use it.
+        closed: Why accounts that see some topics and groups only may not use it; empty: they may.
     """
 
     kind: str
@@ -35,7 +38,7 @@ class PathRule(NamedTuple):
     role: ConsoleRole | None
     is_audited: bool = True
     is_local: bool = False
-    is_limitable: bool = True
+    closed: str = ""
 
 
 class Requirement(NamedTuple):
@@ -44,7 +47,7 @@ class Requirement(NamedTuple):
     role: ConsoleRole | None
     is_audited: bool
     is_local: bool = False
-    is_limitable: bool = False
+    closed: str = UNLISTED
     is_listed: bool = True
 
 
@@ -54,11 +57,11 @@ def _area(
     read: ConsoleRole = ConsoleRole.VIEWER,
     change: ConsoleRole = ConsoleRole.OPERATOR,
     is_local: bool = False,
-    is_limitable: bool = True,
+    closed: str = "",
 ) -> tuple[PathRule, ...]:
     """Return the rows of an area: its list and everything below."""
     return tuple(
-        PathRule(kind, pattern, role, is_local=is_local, is_limitable=is_limitable)
+        PathRule(kind, pattern, role, is_local=is_local, closed=closed)
         for kind, role in ((READ, read), (CHANGE, change))
         for pattern in (path, f"{path}/*")
     )
@@ -73,7 +76,7 @@ def _dashboard() -> tuple[PathRule, ...]:
         PathRule(READ, "/login/check.query", None),
         PathRule(ANY, "/login/login.do", None, is_audited=False),  # as /login
         PathRule(ANY, "/login/logout.do", None, is_audited=False),
-        *(PathRule(ANY, path, viewer, False, is_limitable=not path.startswith(UNLIMITED)) for path in reads),
+        *(PathRule(ANY, path, viewer, False) for path in reads),
         *(
             PathRule(CHANGE, f"/{area}/*.do", admin if area in dashboard_paths.ADMIN_AREAS else operator)
             for area in dashboard_paths.AREAS
@@ -110,17 +113,20 @@ RULES: tuple[PathRule, ...] = (
     *_area("/dead-letters"),
     *_area("/delayed"),
     *_area("/transactions"),
-    *_area("/reports", is_limitable=False),
+    *_area("/reports/health", closed=ALL_GROUPS),
+    *_area("/reports"),
     # One's own password, sessions and settings.
     *_area("/account", change=ConsoleRole.VIEWER, is_local=True),
     *_area("/access/acl", read=ConsoleRole.ADMIN, change=ConsoleRole.ADMIN),
     *_area("/access", read=ConsoleRole.ADMIN, change=ConsoleRole.ADMIN, is_local=True),
     *_area("/audit", read=ConsoleRole.ADMIN, change=ConsoleRole.ADMIN, is_local=True),
     # The operator on duty silences an alert; rules and channels send data to other hosts.
-    *_area("/alerts/silences", is_local=True, is_limitable=False),
-    PathRule(CHANGE, "/alerts/close", ConsoleRole.OPERATOR, is_local=True, is_limitable=False),
+    *_area("/alerts/silences", is_local=True, closed=PATTERNS),
+    PathRule(CHANGE, "/alerts/close", ConsoleRole.OPERATOR, is_local=True),
+    PathRule(READ, "/alerts", ConsoleRole.VIEWER),
+    PathRule(READ, "/alerts/history", ConsoleRole.VIEWER),
     PathRule(READ, "/alerts/channels/*", ConsoleRole.ADMIN),  # forms with mail servers and their users
-    *_area("/alerts", change=ConsoleRole.ADMIN, is_local=True, is_limitable=False),
+    *_area("/alerts", change=ConsoleRole.ADMIN, is_local=True, closed=PATTERNS),
 )
 
 
@@ -137,7 +143,7 @@ def requirement(method: str, path: str) -> Requirement:
     shared = path.removeprefix(API_PREFIX) if path.startswith(f"{API_PREFIX}/") else path
     for rule, pattern in _COMPILED:
         if rule.kind in (kind, ANY) and pattern.fullmatch(shared):
-            return Requirement(rule.role, rule.is_audited and kind == CHANGE, rule.is_local, rule.is_limitable)
+            return Requirement(rule.role, rule.is_audited and kind == CHANGE, rule.is_local, rule.closed)
     return Requirement(ConsoleRole.ADMIN, kind == CHANGE, is_listed=False)
 
 

@@ -116,8 +116,8 @@ class AccessMiddleware:
         if needed.role is not None and identity is not None and not identity.role.includes(needed.role):
             message = f"This needs the role {needed.role}; {identity.name} is {identity.role}."
             raise HTTPException(HTTPStatus.FORBIDDEN, message)
-        if needed.role is not None and not needed.is_limitable and _access_of(request).is_limited:
-            message = "This shows all topics and groups, and the account is limited to some of them."
+        if needed.role is not None and needed.closed and _access_of(request).is_limited:
+            message = f"The account is limited to some topics and groups, and {needed.closed}."
             raise HTTPException(HTTPStatus.FORBIDDEN, message)
         if not is_unsafe(request.method, request.scope["path"]):
             return receive

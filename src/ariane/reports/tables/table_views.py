@@ -95,13 +95,28 @@ class QueryInterruption:
 
 _interruption: ContextVar[QueryInterruption | None] = ContextVar("interruption", default=None)
 
+RowSelection = Callable[["DuckDBPyConnection", TableSchema, str], str]
+"""Returns the statement that selects the rows to show from a view with all rows of a table: (connection, table, view)."""
+
+_selection: ContextVar[RowSelection | None] = ContextVar("selection", default=None)
+
+
+@contextmanager
+def with_rows(selection: RowSelection | None) -> Iterator[None]:
+    """Let the views that the block opens contain the selected rows only; None: all rows."""
+    token = _selection.set(selection)
+    try:
+        yield
+    finally:
+        _selection.reset(token)
+
 
 @contextmanager
 def open_views(home: Home, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
     """Provide a connection with one view per part, named like its table. An unpublished table has no rows."""
     import duckdb
 
-    interruption = _interruption.get()
+    interruption, selection = _interruption.get(), _selection.get()
     with duckdb.connect() as sql, interruption.watch(sql) if interruption else nullcontext():
         sql.execute("SET TimeZone = 'UTC'")
         for table, is_needed in parts:
@@ -111,6 +126,9 @@ def open_views(home: Home, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
             files = _add_files(sql, home, TablePart(table, is_needed))
             # BY NAME, because files of an older schema may lack columns; the empty part supplies their types.
             view = f"{empty} UNION ALL BY NAME SELECT * FROM {files}" if files else empty
+            if selection is not None:
+                sql.execute(f'CREATE VIEW "all {table.name}" AS {view}')
+                view = selection(sql, table, f'"all {table.name}"')
             sql.execute(f'CREATE VIEW "{table.name}" AS {view}')
         yield sql
 

@@ -16,6 +16,7 @@ from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import gettext_noop
 from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+from ariane.errors import NotFound
 
 
 class _AlertRow(View):
@@ -77,15 +78,15 @@ class AlertsView(View):
     alerts: Page[FiringAlertRow]
     """Firing alerts, the most urgent first."""
     pending: int
-    """Alerts whose condition does not hold for long enough yet."""
+    """Alerts of visible subjects whose condition does not hold for long enough yet."""
     omitted: int
     """Alerts that were not begun because too many exist."""
     error: str
     """Why the rules cannot be evaluated; empty if they can."""
     rule_count: int
     """Number of enabled rules."""
-    silences: list[SilenceRow]
-    """Silences that have not ended."""
+    silences: list[SilenceRow] | None
+    """Silences that have not ended; null: closed to the account, which is limited to some topics and groups."""
 
 
 class AlertRuleRow(View):
@@ -224,9 +225,9 @@ def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:
     return AlertsView.of(
         alerts,
         alerts=paginate(rows, query, name=_searched_text, columns=ALERT_COLUMNS, sort="severity", is_descending=True),
-        pending=alerts.pending_count(),
+        pending=sum(map(_is_visible, alerts.pending())),
         rule_count=sum(rule.is_enabled for rule in alerts.settings.rules),
-        silences=_silences(services),
+        silences=None if current_access().is_limited else _silences(services),
     )
 
 
@@ -253,7 +254,7 @@ def alert_history(services: ConsoleServices, query: ListQuery) -> AlertHistoryVi
     Raises:
         UsageError: the query names an unknown column.
     """
-    rows = [_history_row(transition) for transition in services.alerts.history()]
+    rows = [_history_row(transition) for transition in services.alerts.history() if _is_visible(transition.state)]
     page = paginate(rows, query, name=_searched_text, columns=HISTORY_COLUMNS, sort="time", is_descending=True)
     return AlertHistoryView(history=page)
 
@@ -318,6 +319,9 @@ def close_alert(services: ConsoleServices, form: CloseAlertForm) -> ChangeResult
     Raises:
         NotFound: no such alert is firing.
     """
+    firing = (state for state in services.alerts.firing() if _is_visible(state))
+    if (form.rule_id, form.subject) not in {state.key for state in firing}:
+        raise NotFound("firing alert", form.subject)
     state = services.alerts.close_alert(form.rule_id, form.subject)
     return ChangeResult(notice=f"closed alert {state.rule.name} of {state.subject}")
 

@@ -15,6 +15,8 @@ from pydantic import Field
 
 from ariane.clock import ms_of
 from ariane.console.areas.reports.table_queries import run_query
+from ariane.console.limits.access import current_access
+from ariane.console.limits.limited_tables import row_selection
 from ariane.console.services import ConsoleServices
 from ariane.console.texts import preferences
 from ariane.console.texts.translation import report_text
@@ -23,10 +25,13 @@ from ariane.console.web.view_model import View
 from ariane.errors import NotFound, UsageError
 from ariane.reports import REPORTS
 from ariane.reports.report import Plot, Report, Table, Value, charts_first
+from ariane.reports.tables.table_views import with_rows
 from ariane.reports.texts import Text
 from ariane.tables.table_home import can_have_tables
 
 CHART_UNITS = {"/s": "rate", "ms": "ms", "B": "bytes", "B/s": "bytes", "%": "percent"}
+
+CLOSED = ("health",)  # to accounts with limits: security/permissions.py has the reason
 
 Cell = str | int | float | bool | None
 
@@ -123,6 +128,8 @@ class ReportView(View):
     """Time up to which the data is complete, or incomplete for the reasons in `warnings`; null without data."""
     is_complete: bool
     """Whether there is data, and none is missing up to `asOfMs`."""
+    is_limited: bool
+    """Whether rows are those of the topics and groups that the account sees."""
     warnings: list[str]
     """Reasons why data may be missing."""
     filters: list[str]
@@ -144,9 +151,9 @@ class ReportListView(View):
 
 def report_list(services: ConsoleServices) -> ReportListView:
     """Return the names of the reports, and whether there is data for them."""
-    tables_dir = services.tables_dir
+    tables_dir, is_limited = services.settings.tables_dir, current_access().is_limited
     return ReportListView(
-        names=list(REPORTS),
+        names=[name for name in REPORTS if not (is_limited and name in CLOSED)],
         is_available=tables_dir is not None and can_have_tables(tables_dir),
         tables_dir=None if tables_dir is None else str(tables_dir),
     )
@@ -163,7 +170,7 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     kind = REPORTS.get(name)
     if kind is None:
         raise NotFound("report", name, sorted(REPORTS))
-    tables_dir = services.tables_dir
+    tables_dir, selection = services.settings.tables_dir, row_selection(current_access())
     if tables_dir is None or not can_have_tables(tables_dir):
         place = "any directory: start the console with a home" if tables_dir is None else str(tables_dir)
         raise NotFound("table of the pipeline in", f"{place}; run `ariane pipeline run`")
@@ -175,7 +182,8 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     filters = {option: getattr(query, option).strip() or None for option in kind.filters}
 
     def create_report() -> Report:
-        return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **filters)
+        with with_rows(selection):
+            return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **filters)
 
     report = await run_query(create_report, f"report {name}")
     return report_view(name, report, kind.filters)
@@ -188,6 +196,7 @@ def report_view(name: str, report: Report, filters: Sequence[str] = ()) -> Repor
         title=report_text(report.title),
         as_of_ms=None if report.as_of is None else ms_of(report.as_of),
         is_complete=report.as_of is not None and not report.warnings,
+        is_limited=current_access().is_limited,
         warnings=[report_text(warning) for warning in report.warnings],
         filters=list(filters),
         sections=[_table(part) if isinstance(part, Table) else _chart(part) for part in charts_first(report.sections)],
