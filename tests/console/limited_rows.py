@@ -29,7 +29,7 @@ Row = dict[str, Any]
 def write_tables(
     home: Path, *, topics: tuple[str, str], groups: tuple[str, str], ids: Mapping[str, str], host: str
 ) -> None:
-    """Write rows of all pairs of names, of which the second ones are hidden. `host` is that of hidden rows."""
+    """Write rows of all pairs of names; the second name of each kind is hidden, and so are rows of `host`."""
     at = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=20)
     (topic, hidden_topic), (group, hidden_group) = topics, groups
     rows: dict[str, list[Row]] = {

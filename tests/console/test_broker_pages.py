@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
 from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, change_setting, clean
-from ariane.console.areas.brokers.broker_details import ServerQuery, broker_servers
+from ariane.console.areas.brokers.broker_details import ServerQuery, broker_detail, broker_servers
 from ariane.console.areas.brokers.runtime_figures import runtime_figures
 from ariane.console.areas.overview import overview
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
@@ -26,7 +26,10 @@ from ariane.console.settings import ConsoleSettings
 from ariane.console.texts.sparkline import spark_path
 from ariane.errors import ConnectionLost, ServerUnavailable
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import KvTableBody
 from ariane.reports.tables.pipeline_status import SourceStatus, write_status
 from ariane.tables import TRACE_REJECTS
 from ariane.testing import AsyncLocalCluster
@@ -186,6 +189,29 @@ class MasterIsGone:
         return LiveSnapshot(
             as_of_ms=1, brokers=(BrokerRow(cluster="c", broker="a", broker_id=1, addr="a:2", is_up=True),)
         )
+
+
+class ExceededLimits(ConnectionPool):
+    """Reports limits that were exceeded."""
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 0
+    ) -> Command:
+        assert code == RequestCode.GET_BROKER_RUNTIME_INFO
+        table = {"exceededLimits": "serverTopicsMax 2, addressRequestsPerSecond 5", "brokerVersionDesc": "V4_9_4"}
+        totals = [f"msg{kind}TotalToday{time}" for kind in ("Put", "Get") for time in ("Now", "Morning")]
+        table |= dict.fromkeys(["bootTimestamp", *totals], "1")
+        return Command(0, 0, 1, None, None, fastjson.write(KvTableBody(table)))
+
+
+def test_exceeded_limits_are_shown(tmp_path: Path) -> None:
+    settings = ConsoleSettings(namesrv="ns:1", data_dir=tmp_path)
+    services = ConsoleServices(settings=settings, peers=ExceededLimits(), live=MasterIsGone())
+    view = asyncio.run(broker_detail(services, "a", ServerQuery()))
+    assert view.exceeded_limits == "serverTopicsMax 2, addressRequestsPerSecond 5"
+    figure = next(figure for figure in view.figures if figure.key == "exceededLimits")
+    assert (figure.section, figure.text) == ("Limits", view.exceeded_limits)
+    assert figure.meaning
 
 
 def test_a_change_of_a_master_never_reaches_its_slave(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ async def list_audit_entries(services: Services, query: FromQuery[AuditTrailQuer
 @pages.page("/servers", "audit/servers.html")
 @api.get("/servers")
 async def list_server_audit_records(services: Services, query: FromQuery[ServerAuditQuery]) -> ServerAuditView:
-    """Return a page of the audit logs of the brokers, newest first."""
+    """Return a page of the audit logs of brokers and name servers, newest first."""
     return await server_audit.server_audit(services, query)
 
 

@@ -16,6 +16,7 @@ from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
 from ariane.console.web.view_model import PartialView, View
 from ariane.errors import NotFound, ServerUnavailable
+from ariane.net.limits.quotas import EXCEEDED_LIMITS_KEY
 
 SETTINGS_SIZE = 500  # rows of a page: brokers have about 200 settings
 
@@ -56,6 +57,8 @@ class BrokerDetailView(BrokerServersView):
 
     figures: list[RuntimeFigure]
     """All figures, by section; empty if the server did not respond."""
+    exceeded_limits: str
+    """Limits of Ariane's broker that were exceeded since its start, and how often: `KEY TIMES, …`; empty: none."""
     chart_range: ChartRange
     """Time range of the chart."""
     tps_chart: dict[str, Any]
@@ -122,6 +125,7 @@ async def broker_detail(services: ConsoleServices, broker: str, query: ServerQue
     return BrokerDetailView(
         **base | {"unavailable": texts_of(answers.unavailable)},
         figures=runtime_figures(table),
+        exceeded_limits=table.get(EXCEEDED_LIMITS_KEY, ""),
         chart_range=history.range,
         tps_chart=tps_chart(history),
     )

@@ -15,10 +15,11 @@ from ariane.access.public_ports import OPEN_PORTS_KEY
 from ariane.console.texts.translation import gettext_noop as _
 from ariane.console.web.view_model import View
 from ariane.metrics.runtime_metrics import finite, number, size
+from ariane.net.limits.quotas import EXCEEDED_LIMITS_KEY
 
 Unit = Literal["text", "count", "bytes", "ms", "share", "time", "rates", "positions"]
 
-IDENTITY, TOTALS, RATES = _("Identity"), _("Totals"), _("Rates")
+IDENTITY, LIMITS, TOTALS, RATES = _("Identity"), _("Limits"), _("Totals"), _("Rates")
 LATENCY, POOLS, STORAGE, DELAYS, OTHER = (
     _("Latency"), _("Request pools"), _("Storage"), _("Delay levels"), _("Other figures"),
 )  # fmt: skip
@@ -62,6 +63,7 @@ FIGURES: tuple[FigureKind, ...] = (
     FigureKind(IDENTITY, "bootTimestamp", "time", _("Start of the broker.")),
     FigureKind(IDENTITY, "runtime", "text", _("Time since the start.")),
     FigureKind(IDENTITY, "startAcceptSendRequestTimeStamp", "time", _("Time from which the broker accepts messages.")),
+    FigureKind(LIMITS, EXCEEDED_LIMITS_KEY, "text", _("Limits that were exceeded since the start, and how often.")),
     FigureKind(RATES, "putTps", "rates", _("Messages stored per second.")),
     FigureKind(RATES, "getTransferedTps", "rates", _("Messages delivered per second.")),
     FigureKind(RATES, "getTotalTps", "rates", _("Pull requests per second.")),
@@ -114,7 +116,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], FigureKind], ...] = (
      FigureKind(DELAYS, "", "positions", _("Delivered, and all of this delay level."))),
 )  # fmt: skip
 _KINDS = {kind.key: (order, kind) for order, kind in enumerate(FIGURES)}
-_SECTIONS = (IDENTITY, RATES, TOTALS, LATENCY, POOLS, STORAGE, DELAYS, OTHER)
+_SECTIONS = (IDENTITY, LIMITS, RATES, TOTALS, LATENCY, POOLS, STORAGE, DELAYS, OTHER)
 
 
 def runtime_figures(table: Mapping[str, str]) -> list[RuntimeFigure]:
