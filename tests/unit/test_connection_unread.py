@@ -6,6 +6,7 @@ import asyncio
 import logging
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -278,6 +279,21 @@ def test_far_above_the_total_limit_the_connection_with_most_unread_bytes_is_clos
     with caplog.at_level(logging.WARNING):
         in_loop(work)
     assert "unread responses" in caplog.text
+
+
+def test_the_socket_of_a_closing_connection_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop may have closed it, and its number may be that of another connection."""
+
+    async def work() -> None:
+        options: list[tuple[object, ...]] = []
+        connection, transport = connect({})
+        opened = SimpleNamespace(setsockopt=lambda *option: options.append(option))
+        monkeypatch.setattr(transport, "get_extra_info", lambda name: opened)
+        connection.reset()
+        connection.reset()
+        assert len(options) == 1
+
+    in_loop(work)
 
 
 def test_a_peer_that_stops_reading_is_closed_but_a_slow_reader_is_not(

@@ -196,9 +196,11 @@ class Connection(asyncio.Protocol):
         Java's clients of 4.9.4 fail the pending requests of a reset connection, and try another broker. When a connection is merely
         closed, they wait until the requests time out, and no time is left for another one.
         """
-        opened = None if self._transport is None else self._transport.get_extra_info("socket")
-        if opened is not None:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        # The number of a socket that is closing may be that of another one already.
+        if self._transport is not None and not self._transport.is_closing():
+            opened = self._transport.get_extra_info("socket")
+            if opened is not None:
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         self.abort()
 
     # --- asyncio.Protocol ---
