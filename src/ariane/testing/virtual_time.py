@@ -123,11 +123,11 @@ class VirtualProcess:
         if not self.is_alive:
             return
         self.is_alive = False
-        self._deferred.clear()
         for cut in self.killed:
             cut()
         self.killed.clear()
         self._context.copy().run(self._throw_away)
+        self._deferred.clear()  # after its tasks were closed: some of them exist only by their first callback
         for outcome in list(self._awaited):
             if not outcome.done():
                 outcome.set_exception(ProcessKilled(f"{self.name} was killed"))
