@@ -322,7 +322,8 @@ def test_times_of_a_group_in_each_queue(tmp_path: Path) -> None:
 def test_a_broker_returns_its_runtime_info(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         early = await client.runtime()
-        assert early.keys() == RUNTIME_KEYS | {f"commitLogDiskRatio_{tmp_path}/commitlog", "kernels", "requestBatchMax"}
+        ariane_keys = {"kernels", "requestBatchMax", "memberStream"}
+        assert early.keys() == RUNTIME_KEYS | {f"commitLogDiskRatio_{tmp_path}/commitlog"} | ariane_keys
         assert (early["putMessageDistributeTime"], early["putTps"], early["getTotalTps"]) == (
             "null",
             "  ",

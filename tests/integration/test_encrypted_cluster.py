@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ariane.broker.replication.slave_sync import require_ariane
+from ariane.broker.replication.slave_sync import check_master
 from ariane.client import LitePullConsumer, Producer
 from ariane.client.instance.send_types import SendStatus
 from ariane.client.instance.settings import ClientSettings
@@ -118,6 +118,6 @@ def test_a_slave_sends_no_handshake_to_a_java_master() -> None:
             return Command(0, 1, 1, body=fastjson.write(KvTableBody({"brokerVersionDesc": "V4_9_4"})))
 
     with pytest.raises(ConnectionLost, match="because it is Java's; set haTls=false"):
-        asyncio.run(require_ariane(Master(), "10.0.0.1:10911"))  # type: ignore[arg-type]
+        asyncio.run(check_master(Master(), "10.0.0.1:10911", requires_ariane=True))  # type: ignore[arg-type]
     with pytest.raises(ConnectionLost, match="haTls and haAclEnable need a name server"):
-        asyncio.run(require_ariane(Master(), None))  # type: ignore[arg-type]
+        asyncio.run(check_master(Master(), None, requires_ariane=True))  # type: ignore[arg-type]

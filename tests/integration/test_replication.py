@@ -145,8 +145,8 @@ def test_a_sync_master_reports_whether_a_slave_has_the_message(tmp_path: Path) -
                 assert set(answers) == {0}
                 assert slave._store.commit_log_max == master._store.commit_log_max
                 # A slave that takes nothing more, and is still there.
-                assert slave._replica is not None
-                slave._replica.append = _silent  # type: ignore[method-assign]
+                assert slave._member.following is not None
+                slave._member.following.replica.append = _silent  # type: ignore[method-assign]
                 assert await servers.send(master.addr) == ResponseCode.FLUSH_SLAVE_TIMEOUT
             await until(lambda: master._feed.acknowledged_offset == 0)
             assert await servers.send(master.addr) == ResponseCode.SLAVE_NOT_AVAILABLE
@@ -157,11 +157,32 @@ def test_a_sync_master_reports_whether_a_slave_has_the_message(tmp_path: Path) -
     with_pair(tmp_path, work)
 
 
+def test_a_sync_master_refuses_sends_without_enough_members(tmp_path: Path) -> None:
+    """Slaves of Ariane join by name, again after a restart; each of them has to have a message."""
+
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master", broker_role="SYNC_MASTER", min_in_sync_replicas=3) as master:
+            assert await servers.send(master.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
+            incarnations = set()
+            for _ in range(2):
+                async with servers.slave("s1"), servers.broker("s2", broker_role="SLAVE", broker_id=2) as second:
+                    await until(lambda: master._feed.in_sync_size == 3)
+                    assert await servers.send(master.addr) == ResponseCode.SUCCESS
+                    assert second._store.commit_log_max == master._store.commit_log_max
+                    assert second._member.following is not None
+                    incarnations.add(second._member.following.member)
+                await until(lambda: master._feed.in_sync_size == 1)
+                assert await servers.send(master.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert [member.name for member in incarnations] == ["broker-a-2"]  # an orderly stop keeps the incarnation
+
+    with_pair(tmp_path, work)
+
+
 def test_a_sync_flush_master_waits_for_the_disk_and_the_slave(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         both = {"broker_role": "SYNC_MASTER", "flush_disk_type": "SYNC_FLUSH", "broker_fast_failure_enable": False}
         async with servers.broker("master", **both) as master, servers.slave(flush_disk_type="SYNC_FLUSH") as slave:
-            await until(lambda: bool(master._feed._slaves))
+            await until(lambda: master._feed.has_slaves)
             answers = await asyncio.gather(*(servers.send(master.addr, b"%d" % n) for n in range(50)))
             assert set(answers) == {0}
             assert master._store.flushed == master._store.commit_log_max

@@ -114,13 +114,26 @@ def test_a_promise_refuses_lower_epochs_also_after_a_restart() -> None:
             history.promise(stale)
         with pytest.raises(StoreError, match="promised epoch 8"):
             history.begin(Epoch(stale, 900, "x"))
-    history.continue_with(B)  # received from the leader of epoch 8
+    history.adopt((A, B, C), 900)  # received from the leader of epoch 8
     again = open_epochs(disk.after_kill(), "/store", 900)
     assert (again.promised, again.epochs) == (8, (A, B))
     again.begin(C)
     again.trim(1000)
     assert open_epochs(disk, "/store", 900).epochs == (A, B)
     assert (again.promised, again.epochs) == (9, (C,))
+
+
+def test_a_member_adopts_the_epochs_of_the_data_that_it_receives() -> None:
+    history = open_epochs(FakeDisk(), "/store", 0)
+    history.begin(Epoch(6, 700, "c"))  # it led once, and wrote nothing
+    history.adopt((A, B, C), 800)
+    assert history.epochs == (A,)
+    history.adopt((A, B, C), 801)
+    assert history.epochs == (A, B)
+    history.adopt((B, C), 1001)  # the leader has removed older files
+    assert history.epochs == (A, B, C)
+    history.adopt((), 2000)
+    assert (history.promised, history.epochs) == (6, ())
 
 
 def test_epochs_of_lost_records_are_forgotten_and_promises_are_not() -> None:

@@ -261,12 +261,24 @@ class Script:
         self.said: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.heard = ReplicationChunkReader()
         self.got: list[ReplicationChunk] = []
+        self._partial = b""
 
     async def read(self, silence_s: float) -> bytes:
-        data = await self.said.get()
+        data = self._partial or await self.said.get()
         if data is None:
             raise ConnectionLost("slave", "was closed by the other side")
+        self._partial = b""
         return data
+
+    async def read_exactly(self, size: int, silence_s: float) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += await self.read(silence_s)
+        self._partial = data[size:]
+        return data[:size]
+
+    def abort(self) -> None:
+        self.said.put_nowait(None)
 
     def set_identified(self) -> None: ...
 

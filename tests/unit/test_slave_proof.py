@@ -66,7 +66,8 @@ async def ends() -> tuple[Pipe, Pipe]:
 
 async def checked(slave: Pipe, master: Pipe, broker: str = "broker-a") -> None:
     try:
-        await check_proof(cast(Stream, master), cast(AccessControl, Access()), broker, 1)
+        opening = await master.read_exactly(8, 1)
+        await check_proof(cast(Stream, master), opening, cast(AccessControl, Access()), broker, 1)
     finally:
         master.close()
 

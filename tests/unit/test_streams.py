@@ -94,6 +94,10 @@ class Silent:
         await asyncio.sleep(silence_s)
         raise ConnectionLost(self.addr, f"was silent for {silence_s:g} s")
 
+    async def read_exactly(self, size: int, silence_s: float) -> bytes:
+        await asyncio.sleep(silence_s)  # whatever arrives meanwhile
+        raise ConnectionLost(self.addr, f"sent no {size} bytes within {silence_s:g} s")
+
 
 @pytest.mark.parametrize("piece", [b"", b"\0" * 7])
 def test_a_connection_without_reports_is_closed_within_seconds(piece: bytes) -> None:

@@ -43,7 +43,8 @@ from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES, WriteProtection, set_limits
 from ariane.broker.replication import slave_sync
-from ariane.broker.replication.replication import ReplicationFeed
+from ariane.broker.replication.local_member import LocalMember
+from ariane.broker.replication.replication import UPDATE_INTERVAL_S, ReplicationFeed
 from ariane.broker.state.lost_configuration import refuse_loss, restore_topics
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
@@ -217,13 +218,13 @@ class Broker:
             self._start_masters_tasks()
         await self._registration.start()
         self._open.push_async_callback(self._registration.unregister)
-        if self._replica is not None:
+        if self._member.following is not None:
             slave_sync.start(
                 config,
                 self._registration,
                 self._tasks,
                 self._copier(peers),
-                self._replica,
+                self._member.following,
                 self._dispatcher.on_stored,
                 credentials,
             )
@@ -265,7 +266,8 @@ class Broker:
             deletions=load,
         )
         self._open.callback(self._store.close)
-        self._replica = self._store.follow_master() if config.is_slave else None
+        self._member = LocalMember(config, self._disk, self._store)
+        self._open.callback(self._member.close_store)
         self._state = PersistentState(
             config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms, self._server.limits.quotas
         )
@@ -283,7 +285,8 @@ class Broker:
         if self._audit and self._access:
             self._audit.identification, self._access.audit = self._access, self._audit
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
-        self._feed = ReplicationFeed(config, store, self._access)
+        self._feed = ReplicationFeed(config, store, self._access, epochs=self._member.epochs, clock=self._clock)
+        self._feed.refuse_if_short()
         self._dispatcher = PostStoreDispatcher(
             settings=self._settings, store=store, stats=self._stats, feed=self._feed, clock=self._clock
         )
@@ -431,6 +434,7 @@ class Broker:
         every(clean_s, self._drop_obsolete_deletions, "drop obsolete deletions")
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
         every(IDLE_FILES_S, self._close_idle_files, "close idle files")
+        every(UPDATE_INTERVAL_S, self._feed.update_in_sync_set, "update the in-sync set")
         every(CHECK_INTERVAL_S, self._cleaner.check_disk_space, "watch the disk", first_s=FIRST_CHECK_S)
         every(BACKLOG_CHECK_S, self._protection.update_backlog, "measure the unflushed log")
         if self._access:

@@ -163,6 +163,9 @@ def _check_role(config: BrokerConfig) -> None:
         raise ConfigError("haTls", True, fix)
     if config.ha_acl_enable and not (config.acl_enable and (config.access_key or not config.is_slave)):
         raise ConfigError("haAclEnable", True, "needs aclEnable=true, and the accessKey of a slave")
+    if config.min_in_sync_replicas > 1 and config.broker_role == "ASYNC_MASTER":
+        fix = "needs brokerRole=SYNC_MASTER: an ASYNC_MASTER answers sends that no slave has"
+        raise ConfigError("minInSyncReplicas", config.min_in_sync_replicas, fix)
     if config.is_slave and config.broker_id <= 0:
         raise ConfigError(
             "brokerId", config.broker_id, "expected at least 1 for a slave, and different from the other slaves"

@@ -345,6 +345,12 @@ class ReplicationSettings(RetentionSettings, frozen=True, kw_only=True, rename=j
     """Encrypt replication: a slave connects encrypted, a master refuses plain slaves. Java's replication is always plain."""
     ha_acl_enable: Annotated[bool, ARIANE_ONLY] = False
     """A master serves only slaves whose account has its name in `brokers`, a slave proves its accessKey. Java's slaves cannot."""
+    member_name: Annotated[
+        str, ARIANE_ONLY, Meta(pattern=r"^[A-Za-z0-9_.\-]{0,127}$"), DefaultText("brokerName-brokerId")
+    ] = ""
+    """Name of this broker among its master and slaves, which stays if its role changes."""
+    min_in_sync_replicas: Annotated[int, ARIANE_ONLY, Meta(ge=1, le=100)] = 1
+    """Brokers that have all messages, the master included, below which a SYNC_MASTER refuses sends (14)."""
     ha_send_heartbeat_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 5_000
     """Idle time after which either side sends a heartbeat."""
     ha_housekeeping_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 20_000

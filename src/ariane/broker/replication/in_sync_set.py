@@ -1,8 +1,8 @@
 """The in-sync set: which members need a record before it counts as replicated. Without socket, task or clock.
 
-    log end, reports of members ─► `wanted` ─► begin_swap ─► compare-and-swap of the record ─► on_stored, on_refused, or unknown
-                                                  │
-    required = the stored set and each set whose swap may still be applied
+    log end, reports of members ─► `update` ─► begin_swap ─► compare-and-swap of the record ─► on_stored, on_refused, or unknown
+                                       │          │
+    required = the stored set, members that join, and each set whose swap may still be applied
     confirmed = least end of the required members; never falls
 
 The set decides which members may lead later, so that each of them needs every confirmed record, at every instant:
@@ -12,6 +12,7 @@ the stored set. Without failover no record exists: each swap succeeds at once.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -65,6 +66,7 @@ class InSyncSet:
         self._open: Counter[tuple[frozenset[InSyncMember], int]] = Counter()
         self._ends: dict[InSyncMember, int] = {own: log_end}  # as acknowledged; those of disconnected members stay
         self._connected: set[InSyncMember] = set()
+        self._joining: set[InSyncMember] = set()  # required, and swapped in once they have what is confirmed
         self._behind_s: dict[InSyncMember, float] = {}  # when a member outside of the set was behind last
         # Ends of the log and when it had them, oldest first; the first one is about `lag_s` old.
         self._samples: deque[tuple[float, int]] = deque([(now_s, log_end)])
@@ -91,9 +93,8 @@ class InSyncSet:
     def on_disconnect(self, member: InSyncMember) -> None:
         """Note that a member is not connected any more."""
         self._connected.discard(member)
-        if member not in self.required:
-            self._ends.pop(member, None)
-            self._behind_s.pop(member, None)
+        self._joining.discard(member)
+        self._require()
 
     def end_of(self, member: InSyncMember) -> int | None:
         """Return the acknowledged end of a member; None if it is unknown."""
@@ -106,23 +107,35 @@ class InSyncSet:
         """Number of members of the smallest set that may be stored now, the leader included."""
         return min(len(members) for members in (self.stored, *self._open_sets()))
 
-    def wanted(self, now_s: float) -> frozenset[InSyncMember] | None:
-        """Return the set to swap in; None if the stored one is right. Call it several times per `lag_s`."""
+    @property
+    def replicated(self) -> int | None:
+        """End of the log that all required members other than the leader have; None without such members. It may fall."""
+        ends = [self._ends.get(member, UNKNOWN_END) for member in self.required if member != self._own]
+        return min(ends) if ends else None
+
+    def update(self, now_s: float) -> frozenset[InSyncMember] | None:
+        """Let members join; return the set to swap in, None if the stored one is right. Call it several times per `lag_s`."""
         self._forget_samples(now_s)
         connected = {member.name: member for member in self._connected}
         members = {self._own}
-        for member in self.stored | self._connected:
+        for member in (self.stored | self._connected) - {self._own}:
             is_behind = self._is_behind(member, now_s)
-            if member not in self.stored and is_behind:
-                self._behind_s[member] = now_s
             if member in self.stored:
                 is_replaced = connected.get(member.name, member) != member  # its data is not what was admitted
                 is_gone = self._rules.leaves_at_disconnect and member not in self._connected
-                is_wanted = not (is_behind or is_replaced or is_gone)
-            else:
-                is_wanted = self._may_enter(member) and now_s - self._behind_s.get(member, -1e9) >= self._rules.return_s
-            if is_wanted:
-                members.add(member)
+                if not (is_behind or is_replaced or is_gone):
+                    members.add(member)
+            elif is_behind:
+                self._behind_s[member] = now_s
+                self._joining.discard(member)
+            elif now_s - self._behind_s.get(member, -math.inf) >= self._rules.return_s and self._has_epoch_start(
+                member
+            ):
+                # Under load a member never has what a leader alone confirms: confirmation waits for it from now on.
+                self._joining.add(member)
+                if self._may_enter(member):
+                    members.add(member)
+        self._require()
         wanted = frozenset(members)
         return None if wanted == self.stored and not self._open else wanted
 
@@ -158,9 +171,10 @@ class InSyncSet:
     # --- rules ---
 
     def _may_enter(self, member: InSyncMember) -> bool:
-        return member in self._connected and self._ends.get(member, UNKNOWN_END) >= max(
-            self.confirmed, self._epoch_start
-        )
+        return self._has_epoch_start(member) and self._ends[member] >= self.confirmed
+
+    def _has_epoch_start(self, member: InSyncMember) -> bool:
+        return member in self._connected and self._ends[member] >= self._epoch_start
 
     def _is_behind(self, member: InSyncMember, now_s: float) -> bool:
         """Return whether a member lacks what the leader had `lag_s` ago.
@@ -179,8 +193,11 @@ class InSyncSet:
         return [members for members, _ in self._open]
 
     def _require(self) -> None:
-        self.required = self.stored.union(*self._open_sets())
-        self._ends = {member: end for member, end in self._ends.items() if member in self.required | self._connected}
+        self._joining -= self.stored
+        self.required = self.stored.union(self._joining, *self._open_sets())
+        known = self.required | self._connected
+        self._ends = {member: end for member, end in self._ends.items() if member in known}
+        self._behind_s = {member: time_s for member, time_s in self._behind_s.items() if member in self._connected}
         self._confirm()
 
     def _confirm(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -19,9 +18,9 @@ from ariane.broker.lifecycle.ports import VIP_PORT_OFFSET
 from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.replication import topic_pages
-from ariane.broker.replication.replication import follow_master
+from ariane.broker.replication.following import Following, MasterLink, follow_master
 from ariane.broker.state import loaded_values
-from ariane.errors import ArianeError, ConnectionLost
+from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import host
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.peer_log import REPEAT_S, PeerLog
@@ -30,10 +29,10 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records.member_stream import STREAM_KEY
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.routing import KvTableBody
 from ariane.protocol.signing import Credentials
-from ariane.store.writing.log_replica import Replica
 
 log = logging.getLogger("ariane.broker.replication.slave_sync")
 
@@ -112,22 +111,32 @@ def delete_topic_handler(registration: Registration, copier: TableCopier, forwar
     return delete
 
 
-async def require_ariane(peers: ConnectionPool, master: str | None) -> None:
-    """Raise ConnectionLost unless the master is of this project.
+async def check_master(peers: ConnectionPool, master: str | None, *, requires_ariane: bool) -> bool:
+    """Return whether the master serves members; raise ConnectionLost if it must be of this project and is not.
 
     Java's replication port reads the first 8 bytes of a TLS handshake, or of a proof, as an acknowledged offset, and a
     SYNC_MASTER then confirms sends that no slave has.
     """
     if master is None:
+        if not requires_ariane:
+            return False
         raise ConnectionLost(
             "the master", "not opened: haTls and haAclEnable need a name server that knows the master's address"
         )
-    response = await peers.request_ok(master, RequestCode.GET_BROKER_RUNTIME_INFO)
-    if "kernels" not in fastjson.decode(response.body, KvTableBody).table:  # no Java broker has this key
+    try:
+        response = await peers.request_ok(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+    except ReplyError:
+        if requires_ariane:
+            raise
+        log.warning("The master %s does not describe itself to this slave, which is anonymous to it", master)
+        return False
+    table = fastjson.decode(response.body, KvTableBody).table
+    if requires_ariane and "kernels" not in table:  # no Java broker has this key
         raise ConnectionLost(
             master,
             "not opened: its replication is never encrypted, because it is Java's; set haTls=false and haAclEnable=false",
         )
+    return STREAM_KEY in table
 
 
 class TableCopier:
@@ -196,7 +205,7 @@ def start(
     registration: Registration,
     tasks: BackgroundTasks,
     copier: TableCopier,
-    replica: Replica,
+    following: Following,
     on_stored: Callable[[], None],
     credentials: Credentials | None,
 ) -> None:
@@ -216,14 +225,14 @@ def start(
     context = config.client_context() if config.ha_tls else None
     proof = credentials if config.ha_acl_enable else None
 
-    async def encryption() -> ssl.SSLContext | None:
-        if context is not None or proof is not None:
-            await require_ariane(copier.peers, registration.master.master_addr)
-        return context
+    async def link() -> MasterLink:
+        requires_ariane = context is not None or proof is not None
+        master = registration.master.master_addr
+        return MasterLink(context, proof, await check_master(copier.peers, master, requires_ariane=requires_ariane))
 
     if context is None and config.encrypts_requests:
         text = "Replication from the master is not encrypted. Set haTls=true here and at the master if it is not Java's"
         log.warning(text, extra={"notice": True})
-    following = follow_master(config, replica, ha_master, refresh_master, on_stored, encryption, proof)
-    tasks.start(following, "follow the master")
+    work = follow_master(config, following, ha_master, refresh_master, on_stored, link)
+    tasks.start(work, "follow the master")
     tasks.repeat(COPY_INTERVAL_S, copy, "copy the master's tables", first_s=FIRST_COPY_S)

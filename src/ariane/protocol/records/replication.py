@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ariane.errors import ProtocolError
 
 _REPORT = Struct(">q")
+REPORT_SIZE = _REPORT.size
 _HEAD = Struct(">qi")
 SIZE_MAX = 4 << 20  # bytes of a frame including its header; the buffer of a Java slave has this size
 

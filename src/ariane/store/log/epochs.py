@@ -121,15 +121,19 @@ class EpochHistory:
         """
         if epoch.number < self.promised:
             raise StoreError(f"Epoch {epoch.number} is over: this member has promised epoch {self.promised}")
-        self._begin(epoch, epoch.number)
-
-    def continue_with(self, epoch: Epoch) -> None:
-        """Begin an earlier epoch of the leader's log, which this member receives now."""
-        self._begin(epoch, self.promised)
-
-    def _begin(self, epoch: Epoch, promised: int) -> None:
         if epoch not in self.epochs:
-            self._store(promised, with_epoch(self.epochs, epoch))
+            self._store(epoch.number, with_epoch(self.epochs, epoch))
+
+    def adopt(self, leader: Sequence[Epoch], end: int) -> None:
+        """Take the epochs of the leader's log that begin before `end`, before records up to there are appended.
+
+        The log must be a prefix of the leader's. Entries older than the leader's first one stay: it has removed those files.
+        """
+        epochs = tuple(epoch for epoch in leader if epoch.start < end)
+        if epochs:
+            epochs = *(epoch for epoch in self.epochs if epoch.start < epochs[0].start), *epochs
+        if epochs != self.epochs:
+            self._store(self.promised, epochs)
 
     def trim(self, log_start: int) -> None:
         """Remove the entries of removed files."""

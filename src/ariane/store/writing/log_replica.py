@@ -79,6 +79,20 @@ class Replica:
         # The first received record, if it does not follow the last one of its queue.
         self._out_of_order: ScannedRecord | None = None
 
+    @property
+    def end(self) -> int:
+        """End of the log: of its last complete record."""
+        return self._log.end
+
+    @property
+    def flushed(self) -> int:
+        """All records that end at or before this offset are on the disk."""
+        return self._log.flushed
+
+    def drop_incomplete(self) -> None:
+        """Receive an incomplete record again, from its beginning."""
+        self.received = self._log.end
+
     def append(self, offset: int, data: bytes) -> None:
         """Append the bytes that the master has at `offset`. An empty log begins at the offset of its first bytes.
 

@@ -1,0 +1,89 @@
+"""The identity of a member of a broker set: its name, and the incarnation of its data.
+
+    root/ariane/member   JSON: {"incarnation": "9f0c…", "boot_id": "61c2…"}; boot_id is empty after an orderly stop
+
+The incarnation changes when acknowledged records may be missing: the machine started again and the broker had not stopped in order,
+or the log is empty. `kill -9` loses nothing that was written. A leader admits a new incarnation again before it counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.failover.leader_record import InSyncMember
+from ariane.store.disk.files import Disk, read_whole, write_atomic, write_error
+
+log = logging.getLogger("ariane.broker.replication.member_identity")
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _MemberDocument(msgspec.Struct, frozen=True):
+    incarnation: str
+    boot_id: str
+
+
+def member_name(config: BrokerConfig) -> str:
+    """Return `memberName`, or brokerName and brokerId with the characters of member names."""
+    return config.member_name or f"{re.sub(r'[^A-Za-z0-9_.-]', '_', config.broker_name)[:100]}-{config.broker_id}"
+
+
+def read_boot_id() -> str:
+    """Return what identifies this run of the machine; a random text where the system has none."""
+    try:
+        return BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return secrets.token_hex(8)
+
+
+class MemberIdentity:
+    """The identity of a member whose broker runs. `mark_stopped` notes an orderly stop."""
+
+    def __init__(self, disk: Disk, root: str, member: InSyncMember) -> None:
+        self.member = member
+        self._disk = disk
+        self._path = _path(root)
+
+    def mark_stopped(self) -> None:
+        """Note that everything is on the disk: the next start has the same data, also after another start of the machine."""
+        write_atomic(self._disk, self._path, msgspec.json.encode(_MemberDocument(self.member.incarnation, "")))
+
+
+def open_identity(disk: Disk, root: str, name: str, *, boot_id: str, log_end: int) -> MemberIdentity:
+    """Return the identity of a member whose store was opened and ends at `log_end`. It is on the disk when this returns.
+
+    Raises:
+        StoreError: it cannot be stored.
+    """
+    path = _path(root)
+    try:
+        former = _read(disk, path)
+        is_kept = former is not None and log_end > 0 and former.boot_id in ("", boot_id)
+        incarnation = former.incarnation if former is not None and is_kept else secrets.token_hex(8)
+        for directory in disk.make_dirs(path.rpartition("/")[0]):
+            disk.fsync_dir(directory)
+        write_atomic(disk, path, msgspec.json.encode(_MemberDocument(incarnation, boot_id)))
+    except OSError as error:
+        raise write_error(error, path) from error
+    return MemberIdentity(disk, root, InSyncMember(name, incarnation))
+
+
+def _read(disk: Disk, path: str) -> _MemberDocument | None:
+    data = read_whole(disk, path)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=_MemberDocument)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        log.warning("%s is damaged, so this member gets a new incarnation: %s", path, error)
+        return None
+
+
+def _path(root: str) -> str:
+    return f"{root}/ariane/member"
