@@ -68,7 +68,9 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "broker-config", r"extra \.body\.data\.(haTls|haAclEnable|insecure|accessKey|secretKey\w*|tls\..+|auth.+)",
         "settings of TLS, which are system properties of Java's brokers, and of users, which 4.9.4 does not have", (NEW,)
     ),
-    IntendedDifference("broker-config", r"extra \.body\.data\.(memberName|minInSyncReplicas)", "settings of replication", (NEW,)),
+    IntendedDifference(
+        "broker-config", r"extra \.body\.data\.(memberName|minInSyncReplicas|confirmedReads)", "settings of replication", (NEW,)
+    ),
     IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),
     IntendedDifference(
         "broker-config", r"extra \.body\.data\.(server|address|account)[A-Z]\w+(Max|PerSecond|PerHour)",

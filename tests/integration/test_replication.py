@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -174,6 +175,33 @@ def test_a_sync_master_refuses_sends_without_enough_members(tmp_path: Path) -> N
                 await until(lambda: master._feed.in_sync_size == 1)
                 assert await servers.send(master.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
             assert [member.name for member in incarnations] == ["broker-a-2"]  # an orderly stop keeps the incarnation
+
+    with_pair(tmp_path, work)
+
+
+def test_consumers_read_what_all_members_have(tmp_path: Path) -> None:
+    """Pulls wait for the slave; after a restart of the master so do reads of what it had."""
+
+    async def work(servers: Pair) -> None:
+        master_of = functools.partial(
+            servers.broker, "master", broker_role="SYNC_MASTER", confirmed_reads=True, min_in_sync_replicas=2
+        )
+        async with master_of() as master, servers.slave(confirmed_reads=True) as slave:
+            await until(lambda: master._feed.in_sync_size == 2)
+            assert await servers.send(master.addr) == 0
+            assert (await servers.pull(master.addr)).code == ResponseCode.SUCCESS
+            await until(lambda: slave._store.max_offset("T", 0) == 1)
+            following = slave._member.following
+            assert following is not None
+            following.replica.append = lambda offset, data: None  # type: ignore[method-assign]  # it takes nothing more
+            assert await servers.send(master.addr) != 0
+            assert (await servers.pull(master.addr, offset=1)).code == ResponseCode.PULL_NOT_FOUND
+        async with master_of() as master:
+            assert (await servers.pull(master.addr)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            async with servers.slave(confirmed_reads=True) as slave:
+                await until(lambda: master._reads.is_open)
+                assert (await servers.pull(master.addr, offset=1)).code == ResponseCode.SUCCESS
+                await until(lambda: slave._store.max_offset("T", 0) == 2)
 
     with_pair(tmp_path, work)
 

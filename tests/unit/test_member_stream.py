@@ -330,7 +330,7 @@ def frames_of(store: MessageStore, start: int, epoch: int, size: int) -> list[Me
 def follower(disk: FakeDisk) -> tuple[MessageStore, Following]:
     store = opened(disk, follower=True)
     epochs = open_epochs(disk, "/store", store.commit_log_max)
-    return store, Following(store.follow_master(), epochs, InSyncMember("x", "1"))
+    return store, Following(store.follow_master(), epochs, InSyncMember("x", "1"), store.replication_source)
 
 
 def test_a_leader_of_a_lower_epoch_and_its_frames_are_refused() -> None:

@@ -43,6 +43,7 @@ from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES, WriteProtection, set_limits
 from ariane.broker.replication import slave_sync
+from ariane.broker.replication.confirmed_reads import ConfirmedReads
 from ariane.broker.replication.local_member import LocalMember
 from ariane.broker.replication.replication import UPDATE_INTERVAL_S, ReplicationFeed
 from ariane.broker.state.lost_configuration import refuse_loss, restore_topics
@@ -287,9 +288,11 @@ class Broker:
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
         self._feed = ReplicationFeed(config, store, self._access, epochs=self._member.epochs, clock=self._clock)
         self._feed.refuse_if_short()
+        self._reads = ConfirmedReads(store)
         self._dispatcher = PostStoreDispatcher(
             settings=self._settings, store=store, stats=self._stats, feed=self._feed, clock=self._clock
         )
+        self._feed.on_confirmed = self._dispatcher.on_flushed
         self._flusher = Flusher(
             store=store,
             executor=self._thread,
@@ -374,7 +377,7 @@ class Broker:
         table = self._state.creations.with_clients(request_routing.routes(self.handlers))
         if self.config.sync_flush:
             table = self._state.with_durable_replies(table)
-        table = self._protection.with_checks(table)
+        table = self._reads.with_checks(self._protection.with_checks(table))
         if self.config.is_slave:
             table.update(slave_sync.reject_handlers())
             table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.delete_topic_handler(
@@ -413,7 +416,10 @@ class Broker:
             changes=self._state.change_log,
             clock=self._clock,
         )
-        turns: dict[int, TurnHandler] = {**dict.fromkeys(SEND_CODES, sends), **dict.fromkeys(PULL_CODES, pulls)}
+        turns: dict[int, TurnHandler] = {
+            **dict.fromkeys(SEND_CODES, sends),
+            **dict.fromkeys(PULL_CODES, self._reads.with_turn_check(pulls)),
+        }
         return with_signatures(turns, self._access, self._server.limits) if self._access else turns
 
     def _start_tasks(self) -> None:

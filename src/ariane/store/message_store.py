@@ -134,7 +134,7 @@ class MessageStore:
         self.delayed = state.delayed  # a broker's delivery loop asks it for the next one
         self.deletions = state.deletions  # hides records of deleted topics
         self._appender = RecordAppender(
-            state, store_host=store_host, now_ms=now_ms, collects=config.flush != "sync"
+            state, store_host=store_host, now_ms=now_ms, collects=config.shows_stored_records
         )  # writes the log, lists what to dispatch
 
         # Why puts are refused although the log could take them: a nearly full disk, a removed file, the role of a slave.
@@ -143,7 +143,7 @@ class MessageStore:
 
         # Parts that act on the store for the broker.
         self.replica: Replica | None = None  # set by `follow_master`
-        self.replication_source = ReplicationSource(state.log, sync=config.flush == "sync")  # what slaves read
+        self.replication_source = ReplicationSource(state.log, config)  # what slaves and consumers read
         self._dispatcher = StoreDispatcher(
             state, self._appender, source=self.replication_source, removed_files=self._removed_files
         )  # writes queue entries
@@ -307,7 +307,7 @@ class MessageStore:
 
     def read_record(self, offset: int) -> bytes | None:
         """Return the record at a commit log offset, as a message id names it; None if no record begins there."""
-        if not self._log.start <= offset < self.replication_source.end:
+        if not self._log.start <= offset < self.replication_source.readable_end:
             return None
         try:
             return read_record(self._log.segments, offset)[1]

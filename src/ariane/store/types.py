@@ -49,6 +49,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a consume queue file, rounded up to a multiple of 20 (mappedFileSizeConsumeQueue)."""
     flush: Literal["async", "sync"] = "async"
     """sync: consumers see only flushed messages (flushDiskType)."""
+    confirmed_reads: bool = False
+    """Consumers see only messages below the confirmed end, which the broker sets (confirmedReads)."""
     follower: bool = False
     """Store of a slave: a start cuts the log at the first corrupt range, because the master has the records."""
     check_crc_on_recover: bool = True
@@ -75,6 +77,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Records less than this many bytes before the end of the log are recent."""
     open_files_max: int = OPEN_FILES_MAX
     """Most open files. If more queues than this are written in turn, each entry opens and closes a file."""
+
+    @property
+    def shows_stored_records(self) -> bool:
+        """Whether consumers see a record once it is stored, before it is flushed or confirmed."""
+        return self.flush != "sync" and not self.confirmed_reads
 
     @property
     def log_directory(self) -> str:

@@ -166,6 +166,8 @@ def _check_role(config: BrokerConfig) -> None:
     if config.min_in_sync_replicas > 1 and config.broker_role == "ASYNC_MASTER":
         fix = "needs brokerRole=SYNC_MASTER: an ASYNC_MASTER answers sends that no slave has"
         raise ConfigError("minInSyncReplicas", config.min_in_sync_replicas, fix)
+    if config.confirmed_reads and config.broker_role == "ASYNC_MASTER":
+        raise ConfigError("confirmedReads", True, "needs brokerRole=SYNC_MASTER, whose sends wait for its slaves")
     if config.is_slave and config.broker_id <= 0:
         raise ConfigError(
             "brokerId", config.broker_id, "expected at least 1 for a slave, and different from the other slaves"
@@ -182,6 +184,7 @@ def to_store_config(config: BrokerConfig) -> StoreConfig:
         consume_queue_size=config.mapped_file_size_consume_queue,
         flush="sync" if config.sync_flush else "async",
         follower=config.is_slave,
+        confirmed_reads=config.confirmed_reads,
         check_crc_on_recover=config.check_crc_on_recover,
         max_message_size=config.max_message_size,
         delays_ms=config.delays_ms,

@@ -351,6 +351,8 @@ class ReplicationSettings(RetentionSettings, frozen=True, kw_only=True, rename=j
     """Name of this broker among its master and slaves, which stays if its role changes."""
     min_in_sync_replicas: Annotated[int, ARIANE_ONLY, Meta(ge=1, le=100)] = 1
     """Brokers that have all messages, the master included, below which a SYNC_MASTER refuses sends (14)."""
+    confirmed_reads: Annotated[bool, ARIANE_ONLY] = False
+    """Consumers read only messages that all in-sync brokers have. Needs SYNC_MASTER, and the same value at its slaves."""
     ha_send_heartbeat_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 5_000
     """Idle time after which either side sends a heartbeat."""
     ha_housekeeping_interval: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 20_000

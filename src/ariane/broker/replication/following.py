@@ -26,7 +26,7 @@ from ariane.protocol.records.member_stream import Hello, MemberFrame, MemberFram
 from ariane.protocol.records.replication import ReplicationChunk, ReplicationChunkReader, report
 from ariane.protocol.signing import Credentials
 from ariane.store.log.epochs import Epoch, EpochHistory, common_end
-from ariane.store.writing.log_replica import Replica
+from ariane.store.writing.log_replica import Replica, ReplicationSource
 
 log = logging.getLogger("ariane.broker.replication.following")
 
@@ -45,11 +45,11 @@ class MasterLink(NamedTuple):
 class Following:
     """What a slave has, and stores what its master sends."""
 
-    def __init__(self, replica: Replica, epochs: EpochHistory, member: InSyncMember) -> None:
+    def __init__(self, replica: Replica, epochs: EpochHistory, member: InSyncMember, source: ReplicationSource) -> None:
         self.replica = replica  # the log
         self.epochs = epochs  # of the log
         self.member = member  # this slave
-        self.confirmed = 0  # end of the log that every member of the in-sync set has, by the last frame
+        self._source = source  # how far consumers of this slave read
         self._leader_epoch = 0  # of the connection
         self._leader_epochs: tuple[Epoch, ...] = ()  # of the leader's log
 
@@ -108,8 +108,8 @@ class Following:
             if data:
                 self.epochs.adopt(self._leader_epochs, offset + len(data))  # before the first record of an epoch
                 self.replica.append(offset, data)
-        if frames:
-            self.confirmed = max(self.confirmed, frames[-1].confirmed)
+        if frames and self._source.confirmed is not None:
+            self._source.confirmed = max(self._source.confirmed, *(frame.confirmed for frame in frames))
         return self.report()
 
     def report(self) -> MemberReport:

@@ -21,7 +21,8 @@ class LocalMember:
         if config.is_slave:
             root, end = config.store_path_root_dir, store.commit_log_max
             self._identity = open_identity(disk, root, member_name(config), boot_id=read_boot_id(), log_end=end)
-            self.following = Following(store.follow_master(), self.epochs, self._identity.member)
+            member, source = self._identity.member, store.replication_source
+            self.following = Following(store.follow_master(), self.epochs, member, source)
 
     def close_store(self) -> None:
         """Close the store; the incarnation of its data remains if everything is on the disk."""

@@ -67,6 +67,7 @@ class ReplicationFeed:
         self._shortage = StoreError(
             f"fewer than {config.min_in_sync_replicas} brokers of this set have all messages (minInSyncReplicas): start the slaves"
         )
+        self.on_confirmed: Callable[[], None] = lambda: None  # called when consumers may read more (confirmedReads)
         # Sends that wait for slaves.
         self._waiters = OffsetWaiters(reached=ResponseCode.SUCCESS, timed_out=ResponseCode.FLUSH_SLAVE_TIMEOUT)
         self._more = asyncio.Event()  # the log has grown; wakes the senders
@@ -94,8 +95,9 @@ class ReplicationFeed:
 
     def notify_appended(self) -> None:
         """Wake the tasks that send to slaves."""
-        if self._members:
+        if self._members or self._config.confirmed_reads:
             self._in_sync.on_append(self._store.replication_source.end, self._clock.monotonic())
+            self._confirm()
         self._more.set()
         self._more = asyncio.Event()
 
@@ -113,6 +115,7 @@ class ReplicationFeed:
             self._in_sync.on_append(self._store.replication_source.end, self._clock.monotonic())
             self._update()
         self.refuse_if_short()
+        self._confirm()
 
     def refuse_if_short(self) -> None:
         """Refuse writes while too few members have all messages (minInSyncReplicas): nothing that is stored is safe then."""
@@ -229,6 +232,7 @@ class ReplicationFeed:
                     f"member {member.name} acknowledges epoch {report.epoch} to a master of {self._epoch}"
                 )
             self._in_sync.on_report(member, report.written)
+            self._confirm()
             self._waiters.advance(self.acknowledged_offset)
 
     def _check_end(self, stream: Stream, end: int) -> None:
@@ -238,6 +242,7 @@ class ReplicationFeed:
     async def _send(self, stream: Stream, offset: int, head: Callable[[int, int], bytes]) -> None:
         batch, store = self._config.ha_transfer_batch_size, self._store
         heartbeat_s = self._config.ha_send_heartbeat_interval / 1000
+        confirmed = store.replication_source.confirmed
         while True:
             more = self._more
             if offset < store.commit_log_min:
@@ -247,17 +252,24 @@ class ReplicationFeed:
             size = batch_end(self._log_epochs, offset, offset + batch) - offset
             data = store.replication_source.read(offset, size)
             if data:
+                confirmed = store.replication_source.confirmed
                 await stream.write(head(offset, len(data)), data)
                 offset += len(data)
                 continue
-            try:
-                async with asyncio.timeout(heartbeat_s):
-                    await more.wait()
-            except TimeoutError:
+            is_idle = False
+            if confirmed == store.replication_source.confirmed:
+                try:
+                    async with asyncio.timeout(heartbeat_s):
+                        await more.wait()
+                except TimeoutError:
+                    is_idle = True
+            # A slave's consumers read up to the confirmed end, too.
+            if is_idle or confirmed != store.replication_source.confirmed:
+                confirmed = store.replication_source.confirmed
                 await stream.write(head(offset, 0))
 
     def _member_head(self, offset: int, size: int) -> bytes:
-        return member_stream.frame_head(offset, size, self._epoch, self._in_sync.confirmed)
+        return member_stream.frame_head(offset, size, self._epoch, self._store.replication_source.confirmed or 0)
 
     @property
     def _log_epochs(self) -> tuple[Epoch, ...]:
@@ -280,7 +292,17 @@ class ReplicationFeed:
                 for member in members:
                     log.info("Member %s %s the in-sync set, which has %d members", member.name, change, len(wanted))
         self.refuse_if_short()
+        self._confirm()
         self._waiters.advance(self.acknowledged_offset)
+
+    def _confirm(self) -> None:
+        """Let consumers read what the in-sync set has; nothing more while it has too few members."""
+        source = self._store.replication_source
+        if source.confirmed is None or self._config.is_slave or self.in_sync_size < self._config.min_in_sync_replicas:
+            return
+        if self._in_sync.confirmed > source.confirmed:
+            source.confirmed = self._in_sync.confirmed
+            self.on_confirmed()
 
 
 async def _run_both(sender: Coroutine[None, None, None], listener: Coroutine[None, None, None]) -> None:

@@ -228,7 +228,11 @@ def start(
     async def link() -> MasterLink:
         requires_ariane = context is not None or proof is not None
         master = registration.master.master_addr
-        return MasterLink(context, proof, await check_master(copier.peers, master, requires_ariane=requires_ariane))
+        has_members = await check_master(copier.peers, master, requires_ariane=requires_ariane)
+        if config.confirmed_reads and not has_members:
+            reason = "not opened: confirmedReads needs a master of Ariane, whose address the name servers know"
+            raise ConnectionLost(master or "the master", reason)
+        return MasterLink(context, proof, has_members)
 
     if context is None and config.encrypts_requests:
         text = "Replication from the master is not encrypted. Set haTls=true here and at the master if it is not Java's"

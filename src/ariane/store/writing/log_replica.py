@@ -27,22 +27,31 @@ from ariane.store.queues import dispatch
 from ariane.store.queues.consume_queue import ConsumeQueue
 from ariane.store.queues.consume_queues import ConsumeQueues
 from ariane.store.queues.dispatch import Arrival, PendingEntry
+from ariane.store.types import StoreConfig
 
 BATCH_RECORDS = 20_000  # records per write of queue entries
 RECEIVED_MAX = 200_000  # received records without queue entries; beyond, no bytes are taken
 
 
 class ReplicationSource:
-    """The part of a store's log that consumers and slaves may read."""
+    """The part of a store's log that slaves may read, and the part that consumers may read."""
 
-    def __init__(self, log: CommitLog, *, sync: bool) -> None:
+    def __init__(self, log: CommitLog, config: StoreConfig) -> None:
+        # End of the log that other members have, too: consumers read up to there. None: they read what slaves may read.
+        self.confirmed: int | None = 0 if config.confirmed_reads else None
         self._log = log
-        self._sync = sync
+        self._sync = config.flush == "sync"
 
     @property
     def end(self) -> int:
-        """End of the readable part: in sync mode of the flushed part, so that no power loss leaves a slave ahead."""
+        """End of the part for slaves: in sync mode of the flushed part, so that no power loss leaves a slave ahead."""
         return self._log.flushed if self._sync else self._log.end
+
+    @property
+    def readable_end(self) -> int:
+        """End of the part for consumers. Queue entries are written up to there, records are numbered up to the end of the log."""
+        confirmed = self.confirmed
+        return self.end if confirmed is None else min(self.end, confirmed)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes, not beyond the end of a file."""

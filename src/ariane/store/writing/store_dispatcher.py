@@ -4,7 +4,8 @@
     put_run  → `CollectedEntries` → `dispatch_round`, a second later, some queues at a time
                                   → `dispatch_before_reading`, `dispatch_collected`: one queue, for a reader or a held pull
 
-In synchronous mode, and on a slave, all entries are listed: none may be visible before its record is flushed, or received.
+In synchronous mode, with confirmed reads, and on a slave, all entries are listed: none may be visible before its record is
+flushed, confirmed, or received.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ class StoreDispatcher:
             return
         try:
             if replica is not None:
-                arrivals, last = replica.dispatch_pending(self._source.end)
+                arrivals, last = replica.dispatch_pending(self._source.readable_end)
             else:
-                arrivals, last = dispatch.dispatch_pending(pending, self._source.end, self._queues)
+                arrivals, last = dispatch.dispatch_pending(pending, self._source.readable_end, self._queues)
                 self._appender.pending_records = sum([entries.records for entries in pending])
         except StoreError as error:
             self._note_failure(error)
@@ -132,7 +133,7 @@ class StoreDispatcher:
         with suppress(StoreError):
             if queue is not None:
                 self.dispatch_collected(queue)
-            elif pending and pending[0].end <= self._source.end:
+            elif pending and pending[0].end <= self._source.readable_end:
                 self.dispatch_listed()
 
     def close(self) -> None:
