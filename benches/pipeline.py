@@ -25,7 +25,6 @@ from typing import Any
 
 from ariane.blocking import Producer
 from ariane.clock import SYSTEM_CLOCK
-from ariane.model.message import Message
 from ariane.model.topic import TRACE_TOPIC
 from ariane.pipeline import jobs, round_pacing, run
 from ariane.pipeline.spark_session import get_or_create_session
@@ -159,7 +158,7 @@ def measure_event(
     versions = {table.name: table_format.read_version(home, table) for table in job.tables}
     meter, began = Meter(), time.perf_counter()
     rounds.steps, rounds.meter, rounds.quiet_rounds = {}, Meter(), 0
-    producer.send(Message(TRACE_TOPIC, text.encode()))
+    producer.send(TRACE_TOPIC, text.encode())
     seen: dict[str, float] = {}
     expected = {table.name for table in job.tables} & {"journeys", "health", "traffic"}
     while not (expected <= seen.keys() and rounds.quiet_rounds >= 1):
