@@ -236,7 +236,6 @@ def test_a_batch_repeated_after_a_crash_is_stored_once(fed: Fed) -> None:
     assert fed.journeys() == [("A", None), ("B", None), ("C", None)]
 
 
-@pytest.mark.long("tests/spark/test_pipeline_journeys.py::test_journeys_do_not_depend_on_order_or_duplicates")
 def test_a_new_checkpoint_rereads_the_source_and_journeys_stay_correct(fed: Fed) -> None:
     fed.send(frames.body([pub("A"), before("A", "R", 10), after("A", "R", 17)]))
     fed.run_once()
@@ -368,10 +367,6 @@ def test_a_schema_change_rebuilds_the_table_and_old_files_stay_readable(fed: Fed
     assert [row["mood"] for row in table_publisher.read_table(fed.spark, fed.home, wider).collect()] == ["happy"]
 
 
-@pytest.mark.long(
-    "tests/spark/test_pipeline_few_rows.py::test_a_bucket_is_computed_after_the_preceding_one_only_for_common_ordering_keys",
-    "tests/spark/test_pipeline_health.py::test_out_of_order_pairs_are_found_across_bucket_boundaries",
-)
 def test_an_aggregation_with_lookback_reads_the_previous_bucket_but_writes_only_its_own(fed: Fed) -> None:
     ids = [unique_id(hours=1, minutes=minutes) for minutes in (0, 10, 20)]
     counted = TableSchema(
