@@ -19,7 +19,7 @@ from ariane.protocol import command, fastjson, java_properties, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import Frame, FrameReader, OversizedFrame
-from ariane.protocol.records import batch, compression, properties, record, replication
+from ariane.protocol.records import batch, compression, member_stream, properties, record, replication
 from ariane.protocol.requests import decode_header, decode_json_body
 from ariane.protocol.requests.callbacks import reset_table, status_table
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
@@ -155,6 +155,21 @@ def test_hostile_texts_are_parsed_or_rejected(data: bytes) -> None:
 def test_hostile_replication_streams_are_decoded_or_rejected(data: bytes) -> None:
     read_or_refused(lambda: replication.ReplicationChunkReader().feed(data))
     read_or_refused(lambda: replication.AckReader().feed(data))
+
+
+@given(
+    mutated(
+        [
+            b"\0" * 8 + b"\0\0\0\4" + b"\0" * 16 + b"data",
+            b'{"member":"a","incarnation":"1","end":5,"epochs":[[1,0,"a"]]}',
+        ]
+    )
+)
+def test_hostile_streams_of_members_are_decoded_or_rejected(data: bytes) -> None:
+    read_or_refused(lambda: member_stream.MemberFrameReader().feed(data))
+    read_or_refused(lambda: member_stream.MemberReportReader().feed(data))
+    read_or_refused(lambda: member_stream.decode_greeting(data, member_stream.Hello))
+    read_or_refused(lambda: member_stream.decode_greeting(data, member_stream.Welcome))
 
 
 @given(mutated([zlib.compress(b"body" * 10), zlib.compress(b"")]), st.sampled_from([0, 1, 0x101, 0x201, 0x301, 0x701]))
