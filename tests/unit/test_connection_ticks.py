@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, Connection, Reply
+from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, TICK_S, Connection, Reply
 from ariane.protocol import command as commands
 
 
@@ -59,6 +59,32 @@ def test_large_responses_reduce_the_requests_per_tick_and_all_are_served(
         assert len(served) == in_first_turn
         assert len(transport.written) == 1
         for _ in range(len(numbers) + 2):
+            await asyncio.sleep(0)
+        assert served == numbers
+
+    asyncio.run(run())
+
+
+def test_requests_that_take_long_reduce_the_requests_per_tick_and_all_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        loop, served, now = asyncio.get_running_loop(), [], [0.0]
+        monkeypatch.setattr(loop, "time", lambda: now[0])
+
+        def handler(command: Any, peer: Any) -> Reply:
+            served.append(command.opaque)
+            now[0] += 0.4 * TICK_S
+            return Reply()
+
+        connection = Connection(1, {7: handler}, is_server=True)
+        connection.connection_made(Collected())  # type: ignore[arg-type]
+        numbers = list(range(FRAMES_PER_TICK))
+        connection.data_received(b"".join(b"".join(commands.encode(7, opaque=item, flag=0)) for item in numbers))
+        assert len(served) == 3
+        await asyncio.sleep(0)
+        assert len(served) == 6, "other connections had their turn in between"
+        for _ in numbers:
             await asyncio.sleep(0)
         assert served == numbers
 

@@ -6,7 +6,7 @@
     request() / one_way() ─────────────────────────────────────────────────────┘
 
 All replies of one tick of the event loop leave in one write (`outgoing`), and so do all requests made in it: system calls cost more
-than the Python code. A tick serves at most FRAMES_PER_TICK requests of a connection, or as many sends as a turn may have.
+than the Python code. A tick serves up to FRAMES_PER_TICK requests of a connection in TICK_S, or the sends of a turn.
 
 Bounds: an unfinished frame (16 MiB), requests in flight here (`limits.flow_limits`) and at the peer (`session.PENDING_MAX`),
 unread responses: a server serves no requests of a peer that does not read its responses, and closes the connection in time.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import math
 import socket
 import struct
 import sys
@@ -46,6 +47,7 @@ log = logging.getLogger("ariane.net")
 # Requests of one connection served in one tick of the event loop. A bound shares the loop fairly between connections, and the
 # peer receives the first responses while the last of its requests are still being served.
 FRAMES_PER_TICK = 32
+TICK_S = 0.01  # requests that take longer end the tick earlier: most take 50 µs
 # Pieces and bytes of responses that end a batch of requests. Batches of consumers end sooner, so that producers do not wait for
 # thousands of messages that are being read.
 PIECES_PER_TICK = 2 * FRAMES_PER_TICK
@@ -267,6 +269,7 @@ class Connection(asyncio.Protocol):
     def _serve_frames(self) -> bool:
         """Serve frames of this batch; return whether it ended before they did."""
         reader, header_max = self._reader, self._limits.header_max if self._is_server else FRAME_MAX
+        tick_end = self._loop.time() + TICK_S if self._is_server else math.inf
         for _ in range(self._frames_per_tick):
             if self._turns is not None and (is_over := self._serve_turn(self._turns)) is not None:
                 if is_over or reader.release():
@@ -283,7 +286,11 @@ class Connection(asyncio.Protocol):
                 self._awaited.resolve(command, self.peer)
                 continue
             self._serve(command)
-            if self._out.pieces >= PIECES_PER_TICK or self._out.size >= BATCH_BYTES_MAX:
+            if (
+                self._out.pieces >= PIECES_PER_TICK
+                or self._out.size >= BATCH_BYTES_MAX
+                or self._loop.time() >= tick_end
+            ):
                 return True
         return True
 
