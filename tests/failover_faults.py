@@ -211,6 +211,8 @@ async def heal(world: FailoverWorld) -> None:
     for name in NAMES:
         world.members[name].process.resume()
         world.disks[name].hung_until = 0.0
+        if world.members[name].state.is_stopping:  # the planned stop was cancelled halfway
+            world.stop(name)
         world.restart(name)
 
 
