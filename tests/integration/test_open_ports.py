@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import logging
+import threading
 from pathlib import Path
 
 import pytest
+import typer
 
 from ariane.access import public_ports
 from ariane.broker.broker import Broker
 from ariane.broker.lifecycle import ports
+from ariane.cli.admin import http_check
 from ariane.cluster.admin import Admin
 from ariane.errors import ConfigError
 from ariane.nameserver.config import NameServerConfig
@@ -86,3 +90,37 @@ def test_the_doctor_finds_insecure_servers(tmp_path: Path, monkeypatch: pytest.M
 
     broker, names = asyncio.run(findings()).values()
     assert "delete messages" in broker and "insecure=true" in names
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """A page for anyone at /metrics, and a redirect to the log-in elsewhere."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/metrics" else 303)
+        self.send_header("Location", "/login")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+def test_the_doctor_finds_open_consoles_and_exporters(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Scripted)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    assert list(http_check.check_http(f"{url}/metrics")) == []
+    monkeypatch.setattr(http_check, "is_loopback", lambda address: False)
+    (plain,) = http_check.check_http(url)
+    assert (plain.level, plain.check, plain.problem) == (
+        "warning", "http", "connections are plain, and other machines reach it",
+    )  # fmt: skip
+    _, readable = http_check.check_http(f"{url}/metrics")
+    assert "no account or certificate is needed" in readable.problem
+    server.shutdown()
+    server.server_close()
+    (silent,) = http_check.check_http(url)
+    assert (silent.level, "does not respond" in silent.problem) == ("error", True)
+    for text in ("10.0.0.8:8080", "ftp://h/", "http://", "http://h:x/"):
+        with pytest.raises(typer.BadParameter, match="expected http://HOST:PORT/"):
+            http_check.http_url(text)

@@ -97,7 +97,8 @@ _add(
 app.add_typer(group_command.app, name="group", rich_help_panel=CLUSTER)
 app.add_typer(offset_command.app, name="offset", rich_help_panel=CLUSTER)
 app.add_typer(acl_command.app, name="acl", rich_help_panel=CLUSTER)
-_add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
+_add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json",
+     "ariane doctor --http https://10.0.0.8:8080")  # fmt: skip
 _add(
     "audit",
     audit_command.audit,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession
+from ariane.cli.admin.http_check import check_http, http_url
 from ariane.cli.output.value_format import UNKNOWN
 
 if TYPE_CHECKING:
@@ -16,7 +17,14 @@ FAILED = 1
 INDENT = "    "
 
 
-def doctor(session: AdminSession) -> None:
+def doctor(
+    session: AdminSession,
+    *,
+    http: Annotated[
+        list[str] | None,
+        typer.Option(parser=http_url, metavar="URL", help="Also check this console or exporter; repeatable."),
+    ] = None,
+) -> None:
     """Check a cluster for faults and print the fix of each.
 
     Checks name servers, addresses, replication, disks, settings, subscriptions, backlogs, dead letters, clocks, versions,
@@ -28,7 +36,7 @@ def doctor(session: AdminSession) -> None:
     from ariane.cluster.diagnosis.findings import ERROR
 
     snapshot = session.read(lambda admin: admin.fetch_snapshot(open_files_max=open_files_limit()))
-    findings = diagnose(snapshot)
+    findings = [*diagnose(snapshot), *(finding for url in http or () for finding in check_http(url))]
     if session.as_json:
         session.show(findings)
     else:

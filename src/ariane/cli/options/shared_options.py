@@ -169,11 +169,27 @@ Group = Annotated[
     typer.Option(parser=group_name, metavar="GROUP", help="Only this consumer group.", rich_help_panel=FILTERS),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
+
+
+def _local_port(text: object) -> int:
+    """Return a port of 127.0.0.1.
+
+    Raises:
+        typer.BadParameter: it is none; an address is not accepted.
+    """
+    if re.search(r"[:.]", str(text)):
+        fix = (
+            "metrics are served on 127.0.0.1 only, in plain text: specify a port, and let a proxy with TLS serve others"
+        )
+        raise typer.BadParameter(f"{text}: {fix}")
+    return port(text)
+
+
 MetricsPort = Annotated[
     int,
     typer.Option(
         "--metrics-port",
-        parser=port,
+        parser=_local_port,
         metavar="PORT",
         help="Port of http://127.0.0.1:PORT/metrics for Prometheus; 0: no metrics.",
     ),

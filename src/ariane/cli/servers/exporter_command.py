@@ -44,7 +44,7 @@ def exporter(
 
     run_server.log_warnings()
     settings, tls_options = access.client_settings(), shared_options.http_tls_options(definitions)
-    check_address(bind, tls_options, insecure=insecure, server="exporter", has_accounts=False)
+    gaps = check_address(bind, tls_options, insecure=insecure, server="exporter", has_accounts=False)
 
     async def run() -> None:
         with signals.loop_stop_event() as stop:
@@ -52,7 +52,9 @@ def exporter(
                 poller = ClusterPoller(cluster.peers, namesrv.split(";"), detail_wait_s=detail_wait)
                 try:
                     async with contextlib.AsyncExitStack() as running:
-                        endpoint = MetricsEndpoint(ExporterSource(poller), bind, port, tls=tls)
+                        endpoint = MetricsEndpoint(
+                            ExporterSource(poller, [gap.name for gap in gaps]), bind, port, tls=tls
+                        )
                         await running.enter_async_context(endpoint)
                         if tls is not None:
                             await running.enter_async_context(signals.reload_on_hang_up(tls.reload, stop.set))

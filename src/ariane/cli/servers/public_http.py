@@ -14,8 +14,8 @@ ANYONE = Gap("access", "anyone can read names of topics, groups and clients", "c
 
 def check_address(
     address: str, tls: ServerTlsOptions | None, *, insecure: bool, server: str, has_accounts: bool
-) -> None:
-    """Refuse an address that other machines reach, unless it is protected; with `insecure`, print what is open.
+) -> list[Gap]:
+    """Refuse an address that other machines reach, unless it is protected; with `insecure`, print and return what is open.
 
     Raises:
         ConfigError: names what is missing.
@@ -30,3 +30,4 @@ def check_address(
         )
     if gaps:
         typer.echo(f"The {server} is open to other machines: {public_ports.describe_gaps(gaps)}", err=True)
+    return gaps
