@@ -12,7 +12,7 @@ import logging
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -39,12 +39,8 @@ from ariane.protocol.java_properties import write as write_properties
 from ariane.spark.option_parsing import parse_options
 from ariane.spark.wire import access as spark_access
 from ariane.testing import LocalCluster
+from planted_secrets import leaks, planted
 from tls_files import TestAuthority
-
-
-def planted(name: str) -> str:
-    return f"PLANTED/{name}+secret?"
-
 
 ADMIN, WRONG = (Credentials("admin-account", planted(name)) for name in ("admin", "wrong"))
 STOCK = Credentials("stock-account", planted("file"))
@@ -68,35 +64,15 @@ BASE = "http://127.0.0.1:8080"
 HOLDERS = ("conf/plain_acl.yml", "stock-secret", "console/alert_rules.json")
 
 
-def forms(secret: str) -> set[bytes]:
-    """Return the texts by which a secret is found: also within a longer text that was encoded as a whole."""
-    data = secret.encode()
-    inner = {base64.b64encode(b"\0" * shift + data)[4 : -4 if (shift + len(data)) % 3 else None] for shift in range(3)}
-    texts = {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), data.hex(), data.hex().upper()}
-    return inner | {text.encode() for text in texts} | {base64.urlsafe_b64encode(data).rstrip(b"=")[:-1]}
-
-
-FORMS = {secret: forms(secret) for secret in SECRETS}
-
-
-def leaks(outputs: dict[str, bytes]) -> list[str]:
-    return [
-        f"{name}: {secret}"
-        for name, data in outputs.items()
-        for secret in SECRETS
-        if any(form in data for form in FORMS[secret])
-    ]
-
-
 @pytest.mark.parametrize("secret", SECRETS)
 def test_secrets_are_found_in_each_form(secret: str) -> None:
     text = f'{{"key":"{secret}","other":1}}'
     for shift in range(3):
         encoded = base64.b64encode(b"x" * shift + text.encode())
-        assert leaks({"a": encoded}) == [f"a: {secret}"]
+        assert leaks({"a": encoded}, SECRETS) == [f"a: {secret}"]
     for found in (text, text.encode().hex(), quote(text)):
-        assert leaks({"a": found.encode()}) == [f"a: {secret}"]
-    assert leaks({"a": text.replace("PLANTED", "planted").encode()}) == []
+        assert leaks({"a": found.encode()}, SECRETS) == [f"a: {secret}"]
+    assert leaks({"a": text.replace("PLANTED", "planted").encode()}, SECRETS) == []
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +270,7 @@ def test_no_output_of_a_session_contains_a_secret(
     for path in home.rglob("*"):
         if path.is_file() and path not in holders and path.stat().st_size < 1 << 20:
             outputs[str(path.relative_to(home))] = path.read_bytes()
-    assert leaks({str(path): path.read_bytes() for path in holders}) != []
+    assert leaks({str(path): path.read_bytes() for path in holders}, SECRETS) != []
     assert [name for name in outputs if name.startswith("ariane acl list")] and "store/audit/audit.jsonl" in outputs
     assert len([name for name in outputs if name.startswith("GET ")]) > 30
-    assert "\n".join(leaks(outputs)) == ""
+    assert "\n".join(leaks(outputs, SECRETS)) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +16,20 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
 from record_frames import SCHEMA, Log, Row, at, frame, unique_id
+from typer.testing import CliRunner
 
-from ariane.client import LocalState, Producer, SendResult, TraceSettings, TransactionProducer
+from ariane.cli import main
+from ariane.client import (
+    ClientSettings,
+    Credentials,
+    LocalState,
+    Producer,
+    SendResult,
+    TraceSettings,
+    TransactionProducer,
+)
 from ariane.clock import SYSTEM_CLOCK
+from ariane.errors import ArianeError
 from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
 from ariane.pipeline import jobs, run
 from ariane.pipeline.tables import messages
@@ -26,6 +38,7 @@ from ariane.reports.report import Report, Table
 from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_format
 from ariane.testing import LocalCluster
+from planted_secrets import files_below, leaks, planted
 from table_contract_checks import check_home
 
 if TYPE_CHECKING:
@@ -244,15 +257,34 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     assert [row["message id"] for row in part(report, "Oldest open")] == [sent.ids["immune"]]
 
 
-def test_headers_of_every_record_are_stored(spark: SparkSession, tmp_path: Path) -> None:
+def test_headers_of_every_record_are_stored_and_no_secret(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret, wrong = planted("pipeline"), planted("wrong")
+    (tmp_path / "conf").mkdir()
+    account = f"{{accessKey: the-pipeline, secretKey: '{secret}', admin: true}}"
+    (tmp_path / "conf" / "plain_acl.yml").write_text(f"accounts: [{account}]")
+
     async def produce(namesrv: str) -> list[SendResult]:
-        async with Producer(namesrv, "P") as producer:
+        settings = ClientSettings(credentials=Credentials("the-pipeline", secret))
+        async with Producer(namesrv, "P", client=settings) as producer:
             return [await producer.send(Message(topic="T", body=b"x" * 5000, keys=["a", "b"], tags="t"))]
 
     home = tmp_path / "tables"
-    with LocalCluster(tmp_path / "servers") as servers:
+    with LocalCluster(tmp_path / "servers", acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
         (sent,) = asyncio.run(produce(servers.namesrv))
-        run.run(jobs.JOBS["delay"], {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
+        options = {"namesrv": servers.namesrv, "accessKey": "the-pipeline", "secretKey": secret}
+        run.run(jobs.JOBS["delay"], options, home, settings=run.RunSettings(once=True))
+        with pytest.raises(ArianeError, match="AclException") as denied:
+            run.run(jobs.JOBS["delay"], {**options, "secretKey": wrong}, home, settings=run.RunSettings(once=True))
+    texts = {"output": "".join(capfd.readouterr()), "error": "".join(traceback.format_exception(denied.value))}
+    for line in ("status", "status --json", *(f"explain messages{form}" for form in ("", " --json", " --openlineage"))):
+        texts[line] = CliRunner().invoke(main.app, ["pipeline", *line.split(), "--home", str(home)]).output
+    assert "messages" in texts["status"]
+    assert "columnLineage" in texts["explain messages --openlineage"]
+    outputs = files_below(home) | {name: text.encode() for name, text in texts.items()}
+    assert "status/messages" in outputs
+    assert leaks(outputs, (secret, wrong)) == []
     (row,) = rows_of(home, MESSAGES)
     assert (row["message_id"], row["offset_message_id"]) == (sent.message_id, sent.offset_message_id)
     assert (row["body_length"], row["keys"], row["tags"], row["topic"]) == (5000, "a b", "t", "T")

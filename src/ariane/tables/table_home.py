@@ -53,7 +53,9 @@ def object_home(uri: str, local_root: Path) -> ObjectHome:
         raise ConfigError("home", uri, f"{fix}for HDFS, mount it on driver and executors and give the path")
     if not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(
-            "home", uri, f"expected {parts.scheme}://bucket/prefix; other settings are taken from the environment"
+            "home",
+            uri.partition("?")[0],
+            f"expected only {parts.scheme}://bucket/prefix; other settings are taken from the environment",
         )
     if missing := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
         fix = f"needs {' and '.join(missing)}: pip install 'ariane[objectstore]'"
