@@ -52,11 +52,8 @@ def object_home(uri: str, local_root: Path) -> ObjectHome:
         fix = f"expected a local directory or a URI with {', '.join(f'{scheme}://' for scheme in SCHEMES)}; "
         raise ConfigError("home", uri, f"{fix}for HDFS, mount it on driver and executors and give the path")
     if not parts.netloc or parts.query or parts.fragment:
-        raise ConfigError(
-            "home",
-            uri.partition("?")[0],
-            f"expected only {parts.scheme}://bucket/prefix; other settings are taken from the environment",
-        )
+        fix = f"expected {parts.scheme}://bucket/prefix; other settings are taken from the environment"
+        raise ConfigError("home", uri.partition("?")[0], fix)  # a query may contain a secret
     if missing := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
         fix = f"needs {' and '.join(missing)}: pip install 'ariane[objectstore]'"
         raise ConfigError("home", uri, fix)
