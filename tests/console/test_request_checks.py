@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ariane.console.security.accounts.roles import ConsoleRole
-from ariane.console.security.permissions import requirement
+from ariane.console.security.permissions import UNLISTED, requirement
 from ariane.console.security.request_checks import (
     is_own_host,
     is_same_origin,
@@ -112,5 +112,5 @@ def test_the_table(method: str, path: str, role: ConsoleRole | None) -> None:
 
 
 def test_unlisted_paths_need_an_admin() -> None:
-    assert requirement("GET", "/unheard-of") == (ConsoleRole.ADMIN, False, False, False, False)
-    assert requirement("GET", "/api/v1login") == (ConsoleRole.ADMIN, False, False, False, False)
+    assert requirement("GET", "/unheard-of") == (ConsoleRole.ADMIN, False, False, UNLISTED, False)
+    assert requirement("GET", "/api/v1login") == (ConsoleRole.ADMIN, False, False, UNLISTED, False)

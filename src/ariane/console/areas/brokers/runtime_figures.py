@@ -58,6 +58,7 @@ FIGURES: tuple[FigureKind, ...] = (
     FigureKind(IDENTITY, "brokerVersionDesc", "text", _("Version of RocketMQ.")),
     FigureKind(IDENTITY, "kernels", "text", _("Implementation of the work on each message: native or Python.")),
     FigureKind(IDENTITY, OPEN_PORTS_KEY, "text", _("What other machines can do, because the ports lack protection.")),
+    FigureKind(IDENTITY, "memberStream", "text", _("Whether slaves of Ariane can identify themselves in replication.")),
     FigureKind(IDENTITY, "requestBatchMax", "count", _("Requests that the broker takes in one batch.")),
     FigureKind(IDENTITY, "brokerVersion", "count", _("Number of the version.")),
     FigureKind(IDENTITY, "bootTimestamp", "time", _("Start of the broker.")),
