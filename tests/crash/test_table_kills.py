@@ -79,7 +79,6 @@ def write_on(home: Home, checkpoint: Path, environment: dict[str, str]) -> None:
             ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"), f"interval {RETENTION_S} seconds"
         )
         patch.setattr(object_tables, "_CONFIGURATION", {**object_tables._CONFIGURATION, **retention})
-        patch.setattr(table_publisher, "TableChange", lambda frame, applied: TableChange(rows=frame, applied=applied))
         try:
             with table_publisher.lock_tables(home, [TRAFFIC, TOTALS]):
                 while True:
@@ -101,8 +100,8 @@ def steps_file(checkpoint: Path) -> Path:
 
 def _write_batch(home: Home, batch: int) -> Iterator[None]:
     now_ms = SYSTEM_CLOCK.now_ms()
-    frame: Any = {bucket: rows(bucket, batch, batch + 1) for bucket in BUCKETS}
-    applied = table_publisher.append_batch(frame, home, TRAFFIC, QUERY, batch, now_ms).applied[QUERY]
+    appended = {bucket: rows(bucket, batch, batch + 1) for bucket in BUCKETS}
+    applied = table_publisher.append_batch(appended, home, TRAFFIC, QUERY, batch, now_ms).applied[QUERY]
     yield
     totals = {bucket: rows(bucket, 0, applied + 1) for bucket in BUCKETS}
     change = TableChange(rows=totals, applied={TRAFFIC.name: applied}, replaced=BUCKETS)
