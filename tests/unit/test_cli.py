@@ -36,11 +36,21 @@ def test_name_server_prints_its_settings(tmp_path: Path):
     assert "Unknown key 'noSuchKey' has no effect" in done.stderr
 
 
-def test_the_command_table_loads_no_large_dependency():
-    program = "import sys, ariane.cli.main; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+def test_a_process_loads_its_own_command_and_no_large_dependency():
+    program = """if True:
+        import sys
+        from ariane.cli import command_table
+        command_table.application_of(["cat", "orders"])
+        print(*sys.modules)
+        command_table.application_of(["--help"])
+        print(*sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, all_commands = done.stdout.splitlines()
     heavy = ("pyspark", "pyarrow", "numpy", "ariane.broker.broker", "ariane.client.producer", "ariane.spark.source")
-    assert [name for name in heavy if name in loaded] == []
+    assert [name for name in heavy if name in all_commands.split()] == []
+    assert "ariane.cli.servers.broker_command" in all_commands.split()
+    assert [name for name in first.split() if name.endswith("_command")] == ["ariane.cli.messages.cat_command"]
 
 
 def test_a_home_is_locked_by_one_process_at_a_time(tmp_path: Path):

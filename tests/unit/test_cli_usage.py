@@ -203,7 +203,7 @@ def test_errors_of_the_operating_system_are_one_line(capsys: Any, monkeypatch: p
     def full(**_: object) -> None:
         raise OSError(28, "No space left on device", "/data/x")
 
-    monkeypatch.setattr(main, "app", full)
+    monkeypatch.setattr("ariane.cli.command_table.application_of", lambda _: full)
     assert called([], capsys, monkeypatch) == (1, "Error: /data/x: No space left on device\n")
 
 
