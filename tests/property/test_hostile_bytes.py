@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ariane.broker.replication import state_changes
 from ariane.errors import ProtocolError
 from ariane.model import host, ids
 from ariane.model.topic import DataVersion, TopicConfig
@@ -167,7 +168,10 @@ def test_hostile_replication_streams_are_decoded_or_rejected(data: bytes) -> Non
 )
 def test_hostile_streams_of_members_are_decoded_or_rejected(data: bytes) -> None:
     read_or_refused(lambda: member_stream.MemberFrameReader().feed(data))
+    read_or_refused(lambda: member_stream.MemberFrameReader(has_changes=True).feed(data))
     read_or_refused(lambda: member_stream.MemberReportReader().feed(data))
+    read_or_refused(lambda: member_stream.MemberReportReader(has_changes=True).feed(data))
+    read_or_refused(lambda: state_changes.decode(data))
     read_or_refused(lambda: member_stream.decode_greeting(data, member_stream.Hello))
     read_or_refused(lambda: member_stream.decode_greeting(data, member_stream.Welcome))
 

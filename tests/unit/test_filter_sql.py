@@ -180,9 +180,16 @@ def test_length_is_bounded_and_a_long_flat_expression_is_not_too_deep():
     with pytest.raises(FilterError, match=f"at most {COMPARISONS_MAX} comparisons"):
         compile_sql(" OR ".join(["a = 1"] * (COMPARISONS_MAX + 1)))
     with pytest.raises(FilterError, match=f"at most {TOKENS_MAX} words"):
-        compile_sql("(" + "0 " * TOKENS_MAX)
+        compile_sql("a IN (" + ",".join(["'x'"] * (TOKENS_MAX // 2)) + ")")
     with pytest.raises(FilterError, match=f"at most {EXPRESSION_MAX} characters"):
         compile_sql("a = 1 " + " " * EXPRESSION_MAX)
+
+
+def test_what_follows_an_error_is_not_read():
+    with pytest.raises(FilterError, match="the expression could end here"):
+        compile_sql("a = 1 1 'unclosed")
+    found = lexer.tokens("0" * EXPRESSION_MAX)
+    assert [next(found).text for _ in range(3)] == ["0", "0", "0"]
 
 
 def test_the_deepest_accepted_expression_uses_a_small_part_of_the_stack():
@@ -265,7 +272,7 @@ def test_an_expression_is_tokenized_in_linear_time(part, monkeypatch):
     monkeypatch.setattr(lexer, "TOKENS_MAX", 10**9)
     monkeypatch.setattr(lexer, "EXPRESSION_MAX", 10**9)
     with contextlib.suppress(FilterError):
-        lexer.tokens((part * 300_000)[:300_000])
+        list(lexer.tokens((part * 300_000)[:300_000]))
 
 
 @pytest.mark.usefixtures("limited_cpu_time")

@@ -8,6 +8,7 @@ use crate::header::{read_i16, read_i32};
 
 const BODY_SIZE_AT: usize = 16;
 const START: usize = 20;
+pub const OVERHEAD: usize = START + 2; // bytes of a message without body and properties
 
 /// A message of a batch.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,6 +33,16 @@ pub fn entry_at(data: &[u8], position: usize) -> Option<Entry<'_>> {
     })
 }
 
+/// Return how many messages there are; None if one of them is invalid.
+pub fn count(data: &[u8]) -> Option<usize> {
+    let (mut position, mut messages) = (0, 0);
+    while position < data.len() {
+        position = entry_at(data, position)?.end;
+        messages += 1;
+    }
+    Some(messages)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +65,14 @@ mod tests {
         for size in 0..data.len() {
             assert_eq!(entry_at(&data[..size], 0), None);
         }
+    }
+
+    #[test]
+    fn messages_are_counted() {
+        let one = encoded(2, b"ab", 3, b"a\x01b");
+        assert_eq!(count(&[]), Some(0));
+        assert_eq!(count(&one.repeat(3)), Some(3));
+        assert_eq!(count(&one.repeat(3)[1..]), None);
     }
 
     #[test]

@@ -252,6 +252,10 @@ impl RecordWriter<'_> {
         if body.is_empty() || request.pairs.len() > BATCH_PROPERTIES_MAX {
             return None;
         }
+        let repeated_max = RECORDS_MAX / request.text.len().max(1); // times that records may repeat the properties of the request
+        if body.len() / batch::OVERHEAD > repeated_max && batch::count(body)? > repeated_max {
+            return None; // known before the first record is written
+        }
         let mut position = 0;
         while position < body.len() {
             let entry = batch::entry_at(body, position)?;

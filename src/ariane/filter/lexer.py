@@ -9,6 +9,7 @@ between  white space, /* comments */, and -- comments up to the end of their lin
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ariane.errors import FilterError
@@ -43,49 +44,46 @@ class Token(NamedTuple):
     position: int
 
 
-def tokens(expression: str) -> list[Token]:
-    """Return the tokens of `expression`, followed by an END. Raise FilterError at the first character that starts none."""
+def tokens(expression: str) -> Iterator[Token]:
+    """Yield the tokens of `expression`, followed by an END. Raise FilterError at the first character that starts none.
+
+    They are found one by one, so that an expression with an error costs no more than what precedes the error.
+    """
     if len(expression) > EXPRESSION_MAX:
         reason = f"an expression has at most {EXPRESSION_MAX} characters, this one has {len(expression)}"
         raise FilterError(expression, EXPRESSION_MAX, reason)
+    for number, token in enumerate(_found(expression)):
+        if number >= TOKENS_MAX and token.kind != END:
+            reason = f"an expression has at most {TOKENS_MAX} words, numbers, texts and symbols"
+            raise FilterError(expression, token.position, reason)
+        yield token
+
+
+def _found(expression: str) -> Iterator[Token]:
     last_line = 1 + max(expression.rfind("\n"), expression.rfind("\r"))
-    result: list[Token] = []
     position = 0
     while position < len(expression):
         match = (_ANYWHERE if position < last_line else _IN_LAST_LINE).match(expression, position)
         if match is None:
             raise FilterError(expression, position, _fault(expression, position))
         kind, text = match.lastgroup or "", match.group()
-        if kind == "number":
-            result += _numbers(expression, position, text)
+        start, position = position, match.end()
+        if kind == "number" and text.isdigit():
+            # 4.9.4's grammar has no number with a leading zero: `007` is the tokens 0, 0 and 7.
+            digits = text.lstrip("0")
+            for zero in range(start, position - len(digits)):
+                yield Token(INTEGER, "0", zero)
+            if digits:
+                is_long = expression.startswith(("l", "L"), position)  # its letter is part of the token
+                yield Token(INTEGER, digits + expression[position : position + is_long], position - len(digits))
+                position += is_long
+        elif kind == "number":
+            yield Token(DECIMAL, text, start)
         elif kind == WORD and text.upper() in KEYWORDS:
-            result.append(Token(KEYWORD, text.upper(), position))
+            yield Token(KEYWORD, text.upper(), start)
         elif kind != "between":
-            result.append(Token(kind, text, position))
-        if len(result) > TOKENS_MAX:
-            raise FilterError(
-                expression, position, f"an expression has at most {TOKENS_MAX} words, numbers, texts and symbols"
-            )
-        # The letter of a long integer is part of its token.
-        position = max(match.end(), result[-1].position + len(result[-1].text)) if kind == "number" else match.end()
-    result.append(Token(END, "", position))
-    return result
-
-
-def _numbers(expression: str, position: int, text: str) -> list[Token]:
-    """Yield the tokens of a run of digits: one, or several if it starts with zeros that no decimal number follows."""
-    if not text.isdigit():
-        return [Token(DECIMAL, text, position)]
-    # 4.9.4's grammar has no number with a leading zero: `007` is the tokens 0, 0 and 7.
-    digits = text.lstrip("0")
-    zeros = len(text) - len(digits)
-    end = position + len(text)
-    if digits and expression[end : end + 1] in ("l", "L"):
-        digits += expression[end]
-    tokens_of_number = [Token(INTEGER, "0", position + i) for i in range(zeros)]
-    if digits:
-        tokens_of_number.append(Token(INTEGER, digits, position + zeros))
-    return tokens_of_number
+            yield Token(kind, text, start)
+    yield Token(END, "", position)
 
 
 def _fault(expression: str, position: int) -> str:

@@ -63,7 +63,7 @@ class _Parser:
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._tokens = lexer.tokens(expression)
-        self._index = 0
+        self._token = next(self._tokens)
         self._nesting = 0
         self._comparisons = 0
 
@@ -137,7 +137,7 @@ class _Parser:
         while True:
             token = self._token
             if token.kind == lexer.SYMBOL and token.text in ORDERED:
-                self._index += 1
+                self._advance()
                 right_at = self._token.position
                 left = self._ordered(token.text, left, position, self._unary(), right_at)
                 continue
@@ -200,15 +200,15 @@ class _Parser:
             self._expect(")")
             return inner
         if token.kind == lexer.KEYWORD and token.text in LITERALS:
-            self._index += 1
+            self._advance()
             return LITERALS[token.text]
         if token.kind == lexer.TEXT:
             return Constant(ValueKind.TEXT, self._text())
         if token.kind == lexer.WORD:
-            self._index += 1
+            self._advance()
             return Property(token.text)
         if token.kind in (lexer.INTEGER, lexer.DECIMAL):
-            self._index += 1
+            self._advance()
             return self._integer(token) if token.kind == lexer.INTEGER else self._decimal(token)
         raise self._error(token.position, f"a property, a literal or ( is expected, not {_shown(token)}")
 
@@ -236,7 +236,7 @@ class _Parser:
         token = self._token
         if token.kind != lexer.TEXT:
             raise self._error(token.position, f"a text like 'abc' is expected, not {_shown(token)}")
-        self._index += 1
+        self._advance()
         return token.text[1:-1].replace("''", "'")
 
     # --- which operands fit which operators ---
@@ -288,9 +288,8 @@ class _Parser:
 
     # --- tokens ---
 
-    @property
-    def _token(self) -> Token:
-        return self._tokens[self._index]
+    def _advance(self) -> None:
+        self._token = next(self._tokens)
 
     def _is(self, text: str) -> bool:
         token = self._token
@@ -298,7 +297,8 @@ class _Parser:
 
     def accept(self, text: str) -> bool:
         is_present = self._is(text)
-        self._index += is_present
+        if is_present:
+            self._advance()
         return is_present
 
     def _expect(self, text: str) -> None:

@@ -307,6 +307,8 @@ def _batch_messages(body: bytes, common: dict[str, str], settings: SendSettings)
         entries = batch.decode(body)
     except ProtocolError:
         return None
+    if batch.exceeds_stored_max(entries, common):
+        return None
     for entry in entries:
         # The properties of the request hold for each message of the batch and win over its own, except the id of the batch.
         property_map = properties_text.decode(entry.properties)

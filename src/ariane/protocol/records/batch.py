@@ -7,7 +7,7 @@ Size, magic and CRC are written as Java writes them and ignored on reading. [Mes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import NamedTuple
 
@@ -65,3 +65,8 @@ def decode(data: bytes) -> list[BatchEntry]:
         entries.append(BatchEntry(flag, body, properties))
         position += size
     return entries
+
+
+def exceeds_stored_max(entries: list[BatchEntry], common: Mapping[str, str]) -> bool:
+    """Return whether the messages are stored with more than STORED_MAX bytes for the properties of the request alone."""
+    return len(entries) * sum(len(name) + len(value) for name, value in common.items()) > STORED_MAX

@@ -216,8 +216,11 @@ class SendHandler:
         cluster, sys_flag, drafts = self.settings.current.broker_cluster_name, _stored_sys_flag(message), []
         # 5.x clients give the batch an id, too; stored, it would replace that of each message.
         common = {name: value for name, value in message.properties.items() if name != UNIQ_KEY}
+        entries = batch.decode(message.body)
+        if batch.exceeds_stored_max(entries, common):  # known before any text is built
+            raise _too_large_batch()
         size = 0
-        for entry in batch.decode(message.body):
+        for entry in entries:
             # The properties of the request hold for each message of the batch and win over its own.
             property_map = properties.decode(entry.properties)
             property_map.update(common)
@@ -229,9 +232,7 @@ class SendHandler:
             text = properties.join(property_map)
             size += len(entry.body) + len(text)
             if size > batch.STORED_MAX:
-                raise ProtocolError(
-                    f"a batch whose messages have more than {batch.STORED_MAX} bytes with the properties of the request"
-                )
+                raise _too_large_batch()
             drafts.append(
                 RecordDraft(
                     topic=topic.topic_name,
@@ -330,3 +331,9 @@ def _check_batch_entry(property_map: dict[str, str], sys_flag: int) -> None:
     _check_transaction_bits(property_map, sys_flag)
     if property_map.get(TRAN_MSG, "").lower() == "true":
         raise ProtocolError(f"{TRAN_MSG}: a batch cannot be transactional, send its messages one by one")
+
+
+def _too_large_batch() -> ProtocolError:
+    return ProtocolError(
+        f"a batch whose messages have more than {batch.STORED_MAX} bytes with the properties of the request"
+    )
