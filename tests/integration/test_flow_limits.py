@@ -95,7 +95,7 @@ def test_a_request_queued_too_long_is_rejected() -> None:
             connection = await peers.connect(addr)
             answers = [
                 connection.request_nowait(SLOW, timeout_ms=9000) for _ in range(100)
-            ]  # one write: 2 ms each, in turns of 10 ms
+            ]  # one write: 2 ms each, in turns of 3 ms
             codes = [(await answer).code for answer in answers]
             assert codes[0] == 0  # the first turn has waited for nothing
             assert codes[-1] == 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, TICK_S, Connection, Reply
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.protocol import command as commands
 
 
@@ -87,5 +88,41 @@ def test_requests_that_take_long_reduce_the_requests_per_tick_and_all_are_served
         for _ in numbers:
             await asyncio.sleep(0)
         assert served == numbers
+
+    asyncio.run(run())
+
+
+def test_connections_whose_requests_take_long_get_a_tick_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        loop, served, now = asyncio.get_running_loop(), [], [0.0]
+        monkeypatch.setattr(loop, "time", lambda: now[0])
+
+        def handler(command: Any, peer: Any) -> Reply:
+            served.append(peer.id)
+            now[0] += float(command.field_map()["seconds"])
+            return Reply()
+
+        limits = ServerLimits()
+        connections = [Connection(number, {7: handler}, is_server=True, limits=limits) for number in range(4)]
+
+        def requests(seconds: float, count: int) -> bytes:
+            return b"".join(commands.encode(7, opaque=1, flag=0, fields={"seconds": str(seconds)})) * count
+
+        for connection in connections:
+            connection.connection_made(Collected())  # type: ignore[arg-type]
+        for connection in connections[:3]:
+            connection.data_received(requests(2 * TICK_S, 3))
+        assert served == [0, 1, 2], "how long they take is not known before"
+        for expected in (0, 1, 2, 0, 1, 2):
+            served.clear()
+            connections[3].data_received(requests(0.0, 1))
+            await asyncio.sleep(0)
+            assert served == [3, expected], "the fast one does not wait for all others"
+        served.clear()
+        connections[0].data_received(requests(0.0, 1))
+        assert served == [], "it was slow before, and waits"
+        await asyncio.sleep(0)
+        connections[0].data_received(requests(0.0, 1))
+        assert served == [0, 0], "it is fast again"
 
     asyncio.run(run())

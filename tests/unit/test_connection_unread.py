@@ -475,3 +475,46 @@ def test_suppressed_lines_are_counted_and_logged_addresses_are_bounded(caplog: p
             lines.warning(f"10.1.{number // 250}.{number % 250}", 500.0, "line")
     assert len(caplog.records) == LINES_IN_ALL
     assert "any peer" in caplog.records[-1].getMessage()
+
+
+def test_nothing_is_answered_or_served_while_answers_are_held() -> None:
+    """With failover: a master whose lease may be over writes nothing, and its clients' requests wait in the sockets."""
+
+    async def work() -> None:
+        limits, allowed, served = ServerLimits(), [True], []
+        limits.may_answer = lambda: allowed[0]
+
+        def handle(command: Command, peer: object) -> Reply:
+            served.append(command.opaque)
+            return Reply(remark=str(command.opaque))
+
+        connection, transport = connect({1: handle}, limits)
+        connection.data_received(request(1, 2))
+        assert len(answers(transport.last)) == 2
+        allowed[0], before = False, transport.total
+        connection.data_received(request(1, 3))
+        assert len(served) == 5, "it was read before the deadline was checked"
+        assert transport.total == before
+        assert not transport.is_reading
+        connection.data_received(request(1, 4))
+        connection.resume_writing()  # the peer reads, but the server may not answer
+        await asyncio.sleep(0)
+        connection.resume_writing(is_release=True)  # too early
+        await asyncio.sleep(0)
+        assert len(served) == 5
+        assert transport.total == before
+        allowed[0] = True
+        connection.resume_writing(is_release=True)
+        assert len(answers(transport.last)) == 3
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(served) == 9
+        assert len(answers(transport.last)) == 4
+        assert transport.is_reading
+        allowed[0] = False
+        connection.data_received(request(1, 1))
+        after = transport.total
+        connection.close()
+        assert transport.total == after
+
+    in_loop(work)

@@ -6,7 +6,8 @@
     request() / one_way() ─────────────────────────────────────────────────────┘
 
 All replies of one tick of the event loop leave in one write (`outgoing`), and so do all requests made in it: system calls cost more
-than the Python code. A tick serves up to FRAMES_PER_TICK requests of a connection in TICK_S, or the sends of a turn.
+than the Python code. A tick serves up to FRAMES_PER_TICK requests of a connection in TICK_S, or the sends of a turn; connections
+that take longer get a tick each (`limits.slow_turns`).
 
 Bounds: an unfinished frame (16 MiB), requests in flight here (`limits.flow_limits`) and at the peer (`session.PENDING_MAX`),
 unread responses: a server serves no requests of a peer that does not read its responses, and closes the connection in time.
@@ -47,7 +48,7 @@ log = logging.getLogger("ariane.net")
 # Requests of one connection served in one tick of the event loop. A bound shares the loop fairly between connections, and the
 # peer receives the first responses while the last of its requests are still being served.
 FRAMES_PER_TICK = 32
-TICK_S = 0.01  # requests that take longer end the tick earlier: most take 50 µs
+TICK_S = 0.003  # requests that take longer end the tick earlier: most take 50 µs
 # Pieces and bytes of responses that end a batch of requests. Batches of consumers end sooner, so that producers do not wait for
 # thousands of messages that are being read.
 PIECES_PER_TICK = 2 * FRAMES_PER_TICK
@@ -106,6 +107,7 @@ class Connection(asyncio.Protocol):
         self._in_flight = 0  # requests that they serve
         self._late_replies: collections.deque[tuple[Command, LateReply]] = collections.deque()  # waiting for room
         self._is_batch_scheduled = False  # the rest of the frames is served in a later tick, after other connections
+        self._is_slow = False  # the last batch took TICK_S or longer: the next one waits for a tick of its own
         self._has_unfinished = False  # part of a large frame has arrived and is counted in the limits
         self._unsupported = replies.UnsupportedCodes()  # each is logged once
         self._frames_per_tick = FRAMES_PER_TICK if is_server else sys.maxsize  # so that others get their turn
@@ -228,8 +230,10 @@ class Connection(asyncio.Protocol):
         if self._has_pending_frames:
             return
         self.read_at = self.last_active
-        if self._is_server and not self._out.writable.is_set():
-            self._has_pending_frames = True  # served once the peer has read its responses
+        if self._is_server and (self._is_slow or not self._out.writable.is_set()):
+            self._has_pending_frames = True
+            self.update_reading()
+            self._schedule_batch()  # served once the peer has read its responses
         else:
             self._process_batch()
 
@@ -243,15 +247,18 @@ class Connection(asyncio.Protocol):
             self._requests = 0
             refusal = throttle.begin_batch(self._loop.time())
             self._overload = self._overload or refusal
+        begun = self._loop.time()
         try:
-            is_over = self._serve_frames()
+            is_over = self._serve_frames(begun + TICK_S if self._is_server else math.inf)
         except ProtocolError as error:
             self._log_closing(error)
             self._has_pending_frames = False
             self.close()
             return
+        now = self._loop.time()
+        self._is_slow = self._is_server and now - begun >= TICK_S
         if throttle is not None:
-            throttle.end_batch(self._requests, self._loop.time())
+            throttle.end_batch(self._requests, now)
         self._out.flush()
         if is_over:
             self._has_pending_frames = True
@@ -266,10 +273,9 @@ class Connection(asyncio.Protocol):
             self._has_pending_frames = False
             self.update_reading()
 
-    def _serve_frames(self) -> bool:
-        """Serve frames of this batch; return whether it ended before they did."""
+    def _serve_frames(self, tick_end: float) -> bool:
+        """Serve frames of this batch; return whether it ended, at `tick_end` or for its size, before they did."""
         reader, header_max = self._reader, self._limits.header_max if self._is_server else FRAME_MAX
-        tick_end = self._loop.time() + TICK_S if self._is_server else math.inf
         for _ in range(self._frames_per_tick):
             if self._turns is not None and (is_over := self._serve_turn(self._turns)) is not None:
                 if is_over or reader.release():
@@ -322,8 +328,12 @@ class Connection(asyncio.Protocol):
 
     def _schedule_batch(self) -> None:
         """Serve the remaining frames in the next tick of the event loop, or when the peer has read its responses."""
-        if not self._is_batch_scheduled and (self._out.writable.is_set() or not self._is_server):
-            self._is_batch_scheduled = True
+        if self._is_batch_scheduled or (self._is_server and not self._out.writable.is_set()):
+            return
+        self._is_batch_scheduled = True
+        if self._is_slow:
+            self._limits.slow_turns.add(self._process_next_batch, self._loop.call_soon)
+        else:
             self._loop.call_soon(self._process_next_batch)
 
     def _process_next_batch(self) -> None:
@@ -346,8 +356,8 @@ class Connection(asyncio.Protocol):
         self._out.pause()
         self.update_reading()
 
-    def resume_writing(self) -> None:
-        self._out.resume()
+    def resume_writing(self, *, is_release: bool = False) -> None:  # is_release: the server may answer again
+        self._out.release() if is_release else self._out.resume()
         self.update_reading()
         if self._has_pending_frames or self._late_replies:
             self._schedule_batch()
@@ -393,8 +403,9 @@ class Connection(asyncio.Protocol):
             self._unsupported.log(command.code, self.peer, self._limits.log, self._loop.time())
             self._reply(command, replies.not_supported(command.code))
             return
-        if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
-            self._refuse(command, handler, remark)
+        rejection = self._limits.rejection(command.code, self._overload, self._waited_s)
+        if rejection is not None:
+            self._refuse(command, handler, rejection)
             return
         self._requests += 1
         try:
@@ -449,12 +460,6 @@ class Connection(asyncio.Protocol):
         command = commands.outline(frame)
         if not command.flag & RESPONSE:
             self._reply(command, replies.header_too_large(command.code, frame.header_size, header_max))
-
-    def _busy(self, code: int) -> str | None:
-        """Return the rejection of a request if the server is overloaded, else None."""
-        if self._overload is not None and code not in self._limits.exempt:
-            return self._overload
-        return self._limits.exceeds_queue_time(code, self._waited_s)
 
     def _on_handler_done(self, command: Command, done: asyncio.Future[Reply | LateReply | None]) -> None:
         error = done.exception()

@@ -29,6 +29,10 @@ class Owner(Protocol):
         """Abort the connection."""
         ...
 
+    def update_reading(self) -> None:
+        """Stop to serve requests while frames are held, or serve them again."""
+        ...
+
 
 class Outgoing:
     """Frames for one peer, and how much of them it has read.
@@ -50,6 +54,8 @@ class Outgoing:
         self._is_scheduled = False  # it happens later in this tick
         self.writable = asyncio.Event()  # cleared while the transport's buffer is above its limit
         self.writable.set()
+        self._is_full = False  # the transport's buffer is above its limit
+        self._is_held = False  # the server may not answer now
         self._written = 0  # bytes handed to the transport; minus its buffer they are what the peer has read
         self._noted = 0  # bytes written since they were last counted in the limits
         self._read_by_peer = 0  # bytes that the peer had read at the last check of its progress
@@ -94,6 +100,12 @@ class Outgoing:
         """Write what is collected."""
         self._is_scheduled = False
         if self._pieces and self._transport is not None:
+            may_answer = None if self._limits is None else self._limits.may_answer
+            if may_answer is not None and not may_answer():
+                self._is_held = True
+                self.writable.clear()
+                self._owner.update_reading()
+                return
             now = self._loop.time()
             # One copy costs less than handing over many small pieces, and for large ones `writelines` measured the same.
             data = b"".join(self._pieces)
@@ -106,6 +118,14 @@ class Outgoing:
                 if self._noted >= NOTE_MIN_BYTES:
                     self._note_unread(now)
             self._owner.on_written(len(data), now)
+
+    def release(self) -> None:
+        """Write what is held."""
+        if self._is_held:
+            self._is_held = False
+            self.flush()
+            if not (self._is_held or self._is_full):
+                self.writable.set()
 
     def unread_bytes(self) -> int:
         """Return the number of bytes that were written but not read by the peer yet."""
@@ -122,13 +142,16 @@ class Outgoing:
 
     def pause(self) -> None:
         """Note that the transport's buffer is above its limit."""
+        self._is_full = True
         self.writable.clear()
         if self._limits is not None and self._unread_timer is None:
             self._start_check(self._limits)
 
     def resume(self) -> None:
         """Note that the peer has read most of the transport's buffer."""
-        self.writable.set()
+        self._is_full = False
+        if not self._is_held:
+            self.writable.set()
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None

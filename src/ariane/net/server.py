@@ -125,6 +125,11 @@ class RemotingServer:
             self.gate.abort()
         self.abort_connections()
 
+    def release_answers(self) -> None:
+        """Write the answers that were held while `limits.may_answer` was false."""
+        for connection in list(self._connections.values()):
+            connection.resume_writing(is_release=True)
+
     def abort_connections(self) -> int:
         """Abort all connections and return their number."""
         connections = list(self._connections.values())

@@ -8,10 +8,11 @@ responses that were written and not read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ariane.net.limits.quotas import Quotas
+from ariane.net.limits.slow_turns import SlowTurns
 from ariane.net.peer_log import REPEAT_S, PeerLog
 from ariane.net.replies import Peer
 from ariane.protocol.command import HEADER_MAX, Command
@@ -53,6 +54,8 @@ class ServerLimits:
         delayed: Codes that are served late, and not refused, beyond a limit of requests per second: consumers of Java would
             repeat a refused pull.
         in_flight: Requests of all connections that have no reply yet.
+        may_answer: Checked at each write: while it is false, nothing is written and no request is served, until
+            `RemotingServer.release_answers`. None: answers need no permission.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class ServerLimits:
         exempt: frozenset[int] = frozenset(),
         delayed: frozenset[int] = frozenset(),
     ) -> None:
+        self.may_answer: Callable[[], bool] | None = None
         self.requests_max = requests_max
         self.connection_requests_max = connection_requests_max
         self.header_max = header_max
@@ -89,6 +93,7 @@ class ServerLimits:
         self.queue_time_limits_s: Mapping[int, float] = queue_time_limits_s or {}
         self.exempt = exempt
         self.delayed = delayed
+        self.slow_turns = SlowTurns()  # of connections whose requests take long
         self.in_flight = 0  # requests of all connections that a handler has not answered yet
 
     def log_about(self, peer: Peer, now: float, text: str, *args: object) -> None:
@@ -106,6 +111,12 @@ class ServerLimits:
             limit = self.connection_requests_max
             return f"[OVERLOAD]system busy, {of_connection} requests of this connection are in flight, at most {limit} are allowed"
         return None
+
+    def rejection(self, code: int, overload: str | None, waited_s: float) -> str | None:
+        """Return why a request that was queued for `waited_s` is not served, `overload` if it applies to `code`; None if it is."""
+        if overload is not None and code not in self.exempt:
+            return overload
+        return self.exceeds_queue_time(code, waited_s) if waited_s else None
 
     def exceeds_queue_time(self, code: int, waited_s: float) -> str | None:
         """Return why a request that was queued for `waited_s` must be rejected; None if it is served."""
