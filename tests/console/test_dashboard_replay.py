@@ -69,7 +69,8 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "settings of TLS, which are system properties of Java's brokers, and of users, which 4.9.4 does not have", (NEW,)
     ),
     IntendedDifference(
-        "broker-config", r"extra \.body\.data\.(memberName|minInSyncReplicas|confirmedReads)", "settings of replication", (NEW,)
+        "broker-config", r"extra \.body\.data\.(memberName|minInSyncReplicas|confirmedReads|failover\w+)",
+        "settings of replication", (NEW,)
     ),
     IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),
     IntendedDifference(

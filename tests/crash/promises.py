@@ -21,6 +21,8 @@ import ci_form
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
+from ariane.broker.state.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken
+from ariane.broker.state.pop_table import PopQueueEntry
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
@@ -658,6 +660,7 @@ class State(NamedTuple):
     offsets: dict[str, dict[int, int]]
     locks: dict[str, dict[str, tuple[WireQueue, ...]]]
     bodies: dict[str, set[bytes]]  # by topic
+    taken: dict[str, dict[str, dict[int, PopQueueEntry]]]  # by group, topic and queue
 
 
 class Configured:
@@ -697,6 +700,16 @@ class Configured:
     def unlock(self, client_id: str, queue_id: int) -> None:
         self.tables.locks.unlock("G", client_id, [MessageQueue("A", "broker-a", queue_id)])
 
+    def take(self, topic: str, *offsets: int) -> None:
+        end = max(offsets) + 1
+        self.tables.record_pop(MessagesTaken("G", topic, 0, offsets, at_ms=1, visible_ms=2, next=end))
+
+    def end_delivery(self, topic: str, offset: int) -> None:
+        self.tables.record_pop(MessagesAcknowledged("G", topic, 0, (offset,)))
+
+    def hide(self, topic: str, offset: int) -> None:
+        self.tables.record_pop(MessageHidden("G", topic, 0, offset, at_ms=3, visible_ms=4))
+
     def commit(self, group: str, topic: str, offset: int) -> None:
         """Commit a consumer's offset and save it durably."""
         self.tables.offsets.commit(group, topic, 0, offset)
@@ -721,6 +734,7 @@ class Configured:
             tables.offsets.table().offset_table,
             {group: held for group, held in tables.locks.table().lock_table.items() if held},
             bodies,
+            {group: topics for group, topics in tables.pop.document().groups.items() if topics},
         )
 
     def _records(self) -> Iterator[record.Record]:
@@ -751,6 +765,9 @@ CONFIGURING: tuple[tuple[str, Callable[[Configured], object]], ...] = (
         "an offset is committed and saved",
         lambda broker: (broker.commit("G", "A", 1), asyncio.run(broker.tables.save())),
     ),
+    ("messages are taken", lambda broker: broker.take("A", 0, 1, 2)),
+    ("one is acknowledged", lambda broker: broker.end_delivery("A", 1)),
+    ("one is visible again later", lambda broker: broker.hide("A", 0)),
     ("a topic is changed", lambda broker: broker.create("A", 4)),
     ("a topic is deleted", lambda broker: broker.remover.remove("A")),
     ("it is created again", lambda broker: broker.create("A", 3)),

@@ -40,7 +40,10 @@ def test_each_step_changes_the_configuration_as_named() -> None:
     assert states["a message is sent"].bodies == {"A": {b"a1"}, "B": {b"b1"}}
     assert states["a group is created by use"].groups.keys() >= {"G", "H"}
     assert states["another queue is locked"].locks["G"].keys() == {"one", "two"}
+    queue = states["one is visible again later"].taken["G"]["A"][0]
+    assert (queue.next, queue.taken) == (3, ((0, 3, 4, 1), (2, 1, 2, 1)))
     assert states["a topic is deleted"].topics == {"B": 2}
+    assert states["a topic is deleted"].taken == {}
     assert states["a topic is deleted"].offsets == {}
     assert states["an offset in it is saved"].offsets == {"A@G": {0: 1}}
     assert states["a message is sent to it"].bodies["A"] == {b"a2"}

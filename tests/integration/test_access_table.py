@@ -69,7 +69,12 @@ USERS = [
     User("operating-user", "operating-secret", policies=policies("Create,Update,Delete,Get,List", "*")),
     User("super-user", "super-secret", "Super"),
 ]
-PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+PULLS = {
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.NOTIFICATION,
+}
 HEADER = "| code | request | accounts need | users need | " + " | ".join(SENDERS) + " |"
 
 SEND = {
@@ -81,6 +86,13 @@ SEND_V2 = dict(zip("abcdefghijkm", SEND.values(), strict=True))
 PULL = {
     "consumerGroup": "stock", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0",
     "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
+}  # fmt: skip
+POP = {
+    "consumerGroup": "stock", "topic": "orders", "queueId": "0", "maxMsgNums": "1", "invisibleTime": "1", "pollTime": "0",
+}  # fmt: skip
+HANDLE = {
+    "consumerGroup": "stock", "topic": "orders", "queueId": "0", "extraInfo": "0 1 1 0 0 broker-a 0 0", "offset": "0",
+    "invisibleTime": "1",
 }  # fmt: skip
 OFFSET = {"consumerGroup": "stock", "topic": "orders", "queueId": "0", "commitOffset": "0"}
 ABSENT = {"clientId": "absent", "clientAddr": "absent"}  # a member that would be asked would not answer
@@ -113,6 +125,14 @@ def requests(offset: int, message_id: str) -> dict[int, tuple[dict[str, str], by
         ),
         code.PULL_MESSAGE: (PULL, b""),
         code.LITE_PULL_MESSAGE: (PULL, b""),
+        code.POP_MESSAGE: (POP, b""),
+        code.NOTIFICATION: (POP, b""),
+        code.POLLING_INFO: (POP, b""),
+        code.ACK_MESSAGE: (HANDLE, b""),
+        code.CHANGE_MESSAGE_INVISIBLETIME: (HANDLE, b""),
+        code.BATCH_ACK_MESSAGE: ({}, b'{"acks":[{"c":"stock","t":"orders","q":0,"so":0,"pt":1,"b":""}]}'),
+        code.QUERY_ASSIGNMENT: ({}, b'{"topic":"orders","consumerGroup":"stock","clientId":"client"}'),
+        code.SET_MESSAGE_REQUEST_MODE: ({}, b'{"topic":"orders","consumerGroup":"stock","mode":"PULL"}'),
         code.UPDATE_CONSUMER_OFFSET: (OFFSET, b""),
         code.VIEW_MESSAGE_BY_ID: ({"offset": str(offset)}, b""),
         code.CONSUME_MESSAGE_DIRECTLY: ({**GROUP, "msgId": message_id}, b""),

@@ -158,6 +158,34 @@ def test_a_batch_is_stored_at_consecutive_offsets(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
+def test_a_batch_that_repeats_long_properties_too_often_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+    join = properties.join
+
+    def counted(property_map: dict[str, str]) -> str:
+        built.append(len(property_map))
+        return join(property_map)
+
+    monkeypatch.setattr(properties, "join", counted)
+
+    async def work(client: Client) -> None:
+        for text, code in (
+            ("name\x01" + "x" * 30_000, ResponseCode.MESSAGE_ILLEGAL),
+            ("name\x01x", ResponseCode.SUCCESS),
+        ):
+            header = SendMessage("P", "T", "TBW102", 4, 1, 0, 9, 0, text, batch=True)
+            body = batch.encode([batch.BatchEntry(0, b"", "")] * 3000)
+            sent = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, body)
+            assert sent.code == code
+            if code:
+                assert "with the properties of the request" in (sent.remark or "")
+                assert len(built) < 10
+
+    against_broker(config(tmp_path), work)
+
+
 @pytest.mark.parametrize(
     ("topic", "body", "queue_id", "own", "code"),
     [

@@ -79,6 +79,23 @@ def test_orderly_consumers(namesrv: str) -> None:
     assert all(numbers == sorted(numbers) for numbers in order.values())
 
 
+def test_pop_consumers(namesrv: str) -> None:
+    """The broker assigns all queues to each member; the offset is that of the first message that is not acknowledged."""
+    create(namesrv, "POP5")
+    (printed,) = mqadmin(namesrv, "setConsumeMode -c DefaultCluster -t POP5 -g pop -m POP -q 0", release=java.V5)
+    assert "success" in printed, printed
+    sent = run("Produce", namesrv, "POP5", "P", "40", "tags=A,B")
+    consumed = run("Consume", namesrv, "POP5", "pop", "A", "20", "60", "pop")
+    assert sorted(event["msgId"] for event in consumed) == sorted(event["msgId"] for event in sent[::2])
+    with java.V5.start("ariane.peers.Consume", [namesrv, "POP5", "pop", "A", "2", "60", "pop", "fail"]) as consumer:
+        failed = run("Produce", namesrv, "POP5", "P", "1", "tags=A")
+        attempts = list(consumer.events(time.monotonic() + 60))  # 10 s after the first one
+    assert [(event["msgId"], event["reconsumeTimes"]) for event in attempts] == [
+        (failed[0]["msgId"], 0),
+        (failed[0]["msgId"], 1),
+    ]
+
+
 def test_transactions(namesrv: str) -> None:
     printed = run("Transact", namesrv, "X5", "XP", "3", "4", "first=commit,rollback,unknown")
     assert [event["key"] for event in printed if event["event"] == "check"] == ["K-2"]

@@ -21,12 +21,14 @@ from ariane.model import host
 from ariane.net.streams import Stream
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records.member_stream import (
+    ChangesFrame,
     Hello,
     MemberFrame,
     MemberFrameReader,
     MemberReport,
     MemberReportReader,
     Welcome,
+    changes_head,
     encode_report,
     frame_head,
 )
@@ -304,6 +306,14 @@ def test_greeting_and_frames_round_trip_with_any_fragmentation() -> None:
     ):
         with pytest.raises(ProtocolError):
             MemberFrameReader().feed(bad)
+    head = changes_head(7, 2, 4)
+    assert MemberFrameReader(has_changes=True).feed(stream + head + b"[]") == [*sent, ChangesFrame(7, 4, b"[]")]
+    with pytest.raises(ProtocolError):
+        MemberFrameReader().feed(head)  # a leader sends them to members only that have asked for them
+    with_changes = MemberReport(1, 5, 3, -1)
+    assert MemberReportReader(has_changes=True).feed(encode_report(with_changes)) == with_changes
+    with pytest.raises(ProtocolError):
+        MemberReportReader(has_changes=True).feed(encode_report(MemberReport(1, 5, 3, -2)))
     reports = MemberReportReader()
     both = encode_report(MemberReport(1, 5, 3)) + encode_report(MemberReport(1, 9, 9))
     assert reports.feed(both[:20]) is None

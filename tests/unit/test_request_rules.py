@@ -50,6 +50,17 @@ from ariane.protocol.requests.messaging import (
     UpdateConsumerOffset,
     ViewMessage,
 )
+from ariane.protocol.requests.pop import (
+    AckMessage,
+    BatchAck,
+    BatchAckBody,
+    ChangeInvisibleTime,
+    PollingInfo,
+    PopMessage,
+    PopNotification,
+    QueryAssignment,
+    RequestMode,
+)
 from ariane.protocol.requests.routing import (
     BrokerName,
     BrokerRef,
@@ -91,6 +102,7 @@ NOTHING = Example()  # codes that read neither header nor body, or a body of set
 
 BRIEF_NAMES = {brief: name for name, brief in LONG_NAMES.items()}  # of the first forms of sends
 
+HANDLE = "0 1 1 0 0 broker-a 0 0"  # of a message of queue 0
 BROKER_REQUESTS: dict[int, Example] = {
     RequestCode.SEND_MESSAGE: Example(SEND),
     RequestCode.SEND_MESSAGE_V2: Example(SEND),
@@ -99,6 +111,14 @@ BROKER_REQUESTS: dict[int, Example] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: Example(SEND),
     RequestCode.PULL_MESSAGE: Example(PULL),
     RequestCode.LITE_PULL_MESSAGE: Example(PULL),
+    RequestCode.POP_MESSAGE: Example(PopMessage("G", "T", 0, 1, 1, 0, exp_type="TAG", exp="*", attempt_id="a")),
+    RequestCode.ACK_MESSAGE: Example(AckMessage("G", "T", 0, HANDLE, 0)),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Example(ChangeInvisibleTime("G", "T", 0, HANDLE, 0, 1)),
+    RequestCode.BATCH_ACK_MESSAGE: Example(None, BatchAckBody((BatchAck("G", "T", 0, 0, 1, ""),))),
+    RequestCode.NOTIFICATION: Example(PopNotification("G", "T", 0, 0, attempt_id="a")),
+    RequestCode.POLLING_INFO: Example(PollingInfo("G", "T", 0)),
+    RequestCode.QUERY_ASSIGNMENT: Example(None, QueryAssignment("T", "G", "c", "AVG", "CLUSTERING")),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: Example(None, RequestMode("T", "G", "POP")),
     RequestCode.QUERY_MESSAGE: Example(QueryMessage("T", "k", 1, 0, 9, "false", "")),
     RequestCode.VIEW_MESSAGE_BY_ID: Example(ViewMessage(0)),
     RequestCode.QUERY_CONSUMER_OFFSET: Example(QueryConsumerOffset("G", "T", 0)),
@@ -131,6 +151,7 @@ BROKER_REQUESTS: dict[int, Example] = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: NOTHING,
     RequestCode.REQUEST_BATCH: NOTHING,  # its requests are those of other codes: test_request_batch
     **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), NOTHING),  # test_acl_users
+    RequestCode.MEMBER_REQUEST: NOTHING,  # refused without failover: test_membership
     RequestCode.GET_AUDIT_LOG: NOTHING,  # texts that are compared only: test_server_audit_log
     RequestCode.GET_TOPIC_STATS_INFO: Example(TopicRef("T")),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Example(GroupRef("G")),
@@ -206,6 +227,8 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("PullMessage.subscription", CONTROL): "a tag may hold any character",
     ("PullMessage.subscription", BLANK): "every message",
     ("PullMessage.expression_type", BLANK): "TAG",
+    ("PopMessage.exp", CONTROL): "a tag may hold any character",
+    ("BatchAck.bits", BLANK): "no message",
     ("QueryMessage.key", CONTROL): "a key may hold any character",
     ("CreateTopic.default_topic", BLANK): "not read",
     ("PutKv.value", BLANK): "a value",
@@ -227,7 +250,8 @@ for _member in (
     "RecallMessage.producer_group", "CheckClient.client_id", "CheckClient.group", "SubscriptionData.expression_type",
     "ConsumerData.consume_from_where", "ConsumerData.consume_type", "ConsumerData.message_model",
     "RegisterBroker.ha_server_addr", "DeleteTopicRoute.cluster_name", "TopicConfig.topic_filter_type",
-    "ConsumeDirectly.broker_name",
+    "ConsumeDirectly.broker_name", "PopMessage.exp", "PopMessage.exp_type", "PopMessage.attempt_id", "BatchAck.retry",
+    "PopNotification.attempt_id", "QueryAssignment.strategy_name", "QueryAssignment.message_model",
 ):  # fmt: skip
     EXEMPT[_member, BLANK] = OPTIONAL
 

@@ -54,14 +54,23 @@ class Slave:
 
     def __init__(self) -> None:
         self.disk = FakeDisk()
+        self.is_following = False
         saved = SavedState(self.disk, CONFIG.config_dir)
         self.store: MessageStore = open_store(STORE, self.disk, store_host=bytes(8), deletions=saved.load)
         self.tables = PersistentState(CONFIG, self.disk, saved, None, lambda: 5, lambda: 0.0)  # type: ignore[arg-type]
         stats = BrokerStats("c", detail=True, fall_recorded=True, drop_unused=False, now_ms=lambda: 0.0)
         self.remover = TopicRemover(tables=self.tables, store=self.store, stats=stats)
 
+    def follows_changes(self) -> bool:
+        return self.is_following
+
     def copy(self, master: Master) -> None:
-        copier = slave_sync.TableCopier(peers=master, state=self.tables, remover=self.remover)  # type: ignore[arg-type]
+        copier = slave_sync.TableCopier(
+            peers=master,  # type: ignore[arg-type]
+            state=self.tables,
+            remover=self.remover,
+            member=self,
+        )
         asyncio.run(copier.copy("10.0.0.1:10911"))
 
     def put(self, topic: str, count: int, queue_id: int = 0) -> None:
@@ -100,6 +109,26 @@ def test_invalid_entries_of_a_master_are_not_copied(caplog: pytest.LogCaptureFix
     assert [text.partition(" of the master")[0] for text in texts] == [
         "Not copying 2 invalid consumer offsets", "Not copying 1 invalid consumer groups",
     ]  # fmt: skip
+
+
+def test_no_copy_undoes_changes_that_the_master_has_sent() -> None:
+    """Also a copy that was requested before."""
+    master, slave = Master("A"), Slave()
+    former = slave.tables.topics.table()
+    plain = master.request_ok
+
+    async def late(addr: str, code: int, header: object = None) -> Command:
+        answer = await plain(addr, code, header)
+        slave.is_following = True
+        return answer
+
+    master.request_ok = late  # type: ignore[method-assign]
+    slave.copy(master)
+    assert slave.tables.topics.table() == former
+    slave.is_following = False
+    master.request_ok = plain  # type: ignore[method-assign]
+    slave.copy(master)
+    assert "A" in slave.tables.topics.names()
 
 
 def test_a_deletion_older_than_the_slaves_log_removes_no_topic() -> None:

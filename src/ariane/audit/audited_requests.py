@@ -14,6 +14,7 @@ import msgspec
 from ariane.errors import ProtocolError
 from ariane.protocol import java_properties
 from ariane.protocol.codes import RequestCode as Code
+from ariane.protocol.requests.pop import RequestMode
 
 Fields = Mapping[str, str]
 Resource = Callable[[Fields, bytes], str]
@@ -44,6 +45,14 @@ def _subscription_group(fields: Fields, body: bytes) -> str:
     return f"group:{document['groupName']}" if isinstance(document, dict) and "groupName" in document else ""
 
 
+def _request_mode(fields: Fields, body: bytes) -> str:
+    try:
+        mode = msgspec.json.decode(body, type=RequestMode)
+    except msgspec.DecodeError:
+        return ""
+    return f"topic:{mode.topic} group:{mode.consumer_group} mode:{mode.mode}"
+
+
 _NONE: Resource = lambda fields, body: ""  # noqa: E731 - the server as a whole
 _TOPIC, _ACCOUNT = _named(topic="topic"), _named(account="accessKey")
 _KV = _named(namespace="namespace", key="key")
@@ -55,7 +64,9 @@ CHANGES: dict[int, Resource] = {
     Code.DELETE_TOPIC_IN_BROKER: _TOPIC,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _subscription_group,
     Code.DELETE_SUBSCRIPTIONGROUP: _named(group="groupName"),
+    Code.SET_MESSAGE_REQUEST_MODE: _request_mode,
     Code.UPDATE_BROKER_CONFIG: _setting_keys,
+    Code.MEMBER_REQUEST: _named(member="member"),
     Code.UPDATE_AND_CREATE_ACL_CONFIG: _ACCOUNT,
     Code.DELETE_ACL_CONFIG: _ACCOUNT,
     **dict.fromkeys((Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER), _named(user="username")),
@@ -88,7 +99,8 @@ TRAFFIC = frozenset(
         Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK,
         Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2, Code.RECALL_MESSAGE, Code.END_TRANSACTION,
         Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.UPDATE_CONSUMER_OFFSET, Code.HEART_BEAT, Code.UNREGISTER_CLIENT,
-        Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ,
+        Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.POP_MESSAGE, Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE,
+        Code.CHANGE_MESSAGE_INVISIBLETIME, Code.NOTIFICATION,
     }
 )  # fmt: skip
 
@@ -106,7 +118,7 @@ READS = frozenset(
         Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Code.GET_ALL_PRODUCER_INFO, Code.QUERY_CORRECTION_OFFSET,
         Code.QUERY_CONSUME_QUEUE, Code.GET_BROKER_CONFIG, Code.GET_BROKER_CLUSTER_ACL_INFO,
         Code.GET_BROKER_CLUSTER_ACL_CONFIG, Code.GET_AUDIT_LOG, Code.AUTH_GET_USER, Code.AUTH_LIST_USER,
-        Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL,
+        Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL, Code.POLLING_INFO, Code.QUERY_ASSIGNMENT,
         # Name servers
         Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE, Code.QUERY_DATA_VERSION, Code.GET_ROUTEINFO_BY_TOPIC,
         Code.GET_BROKER_CLUSTER_INFO, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_TOPICS_BY_CLUSTER,

@@ -25,7 +25,6 @@ from ariane.access.access_control import POLL_INTERVAL_S
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.broker import request_routing
 from ariane.broker.access.broker_accounts import guard, open_access_control, signs
-from ariane.broker.access.signed_turns import with_signatures
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
@@ -34,8 +33,6 @@ from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.config.own_account import own_credentials
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
-from ariane.broker.handlers.reading.pull_turns import PullTurns
-from ariane.broker.handlers.sending.send_turns import SendTurns
 from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay_offsets
 from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports, check_gaps, find_gaps
@@ -43,9 +40,12 @@ from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES, WriteProtection, set_limits
 from ariane.broker.replication import slave_sync
+from ariane.broker.replication.awaited_changes import with_replicated_replies
 from ariane.broker.replication.confirmed_reads import ConfirmedReads
+from ariane.broker.replication.following import MasterLink, follow_leader
 from ariane.broker.replication.local_member import LocalMember
-from ariane.broker.replication.replication import UPDATE_INTERVAL_S, ReplicationFeed
+from ariane.broker.replication.membership import Membership, ha_addr, refuse_member_request
+from ariane.broker.replication.replication import COLLECT_INTERVAL_S, UPDATE_INTERVAL_S, ReplicationFeed
 from ariane.broker.state.lost_configuration import refuse_loss, restore_topics
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
@@ -57,8 +57,6 @@ from ariane.broker.transactions.transaction_check import TransactionChecker
 from ariane.broker.transactions.transaction_service import TransactionService
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.kernels import implementation
-from ariane.kernels.pull_turn import PULL_CODES
-from ariane.kernels.send_turn import SEND_CODES
 from ariane.model import host
 from ariane.net.connection import Handler
 from ariane.net.interfaces import reachable_ip
@@ -95,6 +93,7 @@ class Broker:
         clock: Clock = SYSTEM_CLOCK,
         accept_empty_log: bool = False,
         restore_topics: bool = False,
+        membership: Membership | None = None,
     ) -> None:
         """Create a broker; it starts with `async with`.
 
@@ -105,12 +104,14 @@ class Broker:
             clock: Wall and monotonic clock, replaced by tests.
             accept_empty_log: Start even if the commit log, or its end, is missing.
             restore_topics: Create topics that have messages and are not in the configuration, which was lost.
+            membership: Its role in a set with failover (`broker.failover`).
 
         Raises:
             ConfigError: a setting is invalid.
         """
         self._accept_empty_log = accept_empty_log
         self._restore_topics = restore_topics
+        self._membership = membership  # None: without failover
         # Current values; requests may change some of them.
         self._settings = DynamicConfig(config.validate(), clock.now_ms())
         self._config_file = config_file
@@ -185,6 +186,8 @@ class Broker:
             self.tls,
         )
         self._clients.server = self._server
+        if self._membership and self._membership.epoch:
+            self._server.limits.may_answer = self._membership.may_answer
         set_limits(self._server.limits, config)
         self._open.push_async_callback(self._server.__aexit__, None, None, None)
         self._open.push_async_callback(self._ha_server.__aexit__, None, None, None)
@@ -193,7 +196,6 @@ class Broker:
         store_host = host.pack(ip, self._server.port)
         self._open_store(store_host)
         self._build_services(store_host)
-
         sign = signs(config) if credentials is None else functools.partial(signing.sign, credentials)
         peers = await self._open.enter_async_context(ConnectionPool(tls=client_tls, sign=sign))
         # Forwards requests of clients: with the broker's account they could do more than their senders may.
@@ -210,15 +212,16 @@ class Broker:
             filter_servers=lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host, peers))
-        self._server.turns = self._turns(store_host)
+        self._server.turns = self._turns()
         vip_handlers.update({code: handler for code, handler in handlers.items() if code not in VIP_EXCLUDED_CODES})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
         self._start_tasks()
         if not config.is_slave:
             self._start_masters_tasks()
-        await self._registration.start()
-        self._open.push_async_callback(self._registration.unregister)
+        if self._membership is None:
+            await self._registration.start()
+        self._open.push_async_callback(self._leave_name_servers)
         if self._member.following is not None:
             slave_sync.start(
                 config,
@@ -228,6 +231,7 @@ class Broker:
                 self._member.following,
                 self._dispatcher.on_stored,
                 credentials,
+                self._membership,
             )
         kernels = implementation.selected().description
         log.info(
@@ -246,8 +250,31 @@ class Broker:
             )
         public_ports.warn_of_gaps(log, self._gaps, "Broker", self._server.port)
 
+    def register(self) -> None:
+        """Register with the name servers, and periodically from now on: with failover once the role is certain."""
+        assert self._membership is not None
+        self._registration.epoch = self._membership.epoch or self._member.epochs.promised
+        if self._membership.epoch:
+            self._registration.may_register = self._membership.may_answer
+        self._tasks.start(self._registration.start(), "register with the name servers")
+
+    def follow(self, addr: str) -> asyncio.Task[None]:
+        """Follow the leader at `addr`; ends when it is cancelled, or with the broker."""
+        following, config = self._member.following, self.config
+        assert following is not None
+        proof = own_credentials(config) if config.ha_acl_enable else None
+        link = MasterLink(config.client_context() if config.ha_tls else None, proof, has_members=True)
+        work = follow_leader(config, following, ha_addr(addr), self._dispatcher.on_stored, link)
+        return self._tasks.start(work, f"follow {addr}")
+
+    async def _leave_name_servers(self) -> None:
+        if self._membership is not None and self._membership.is_switching:
+            self._registration.abandon()  # it registers again in its next role, which replaces this one
+        else:
+            await self._registration.unregister()
+
     def _copier(self, peers: ConnectionPool) -> slave_sync.TableCopier:
-        return slave_sync.TableCopier(peers=peers, state=self._state, remover=self._remover)
+        return slave_sync.TableCopier(peers=peers, state=self._state, remover=self._remover, member=self._member)
 
     def _open_store(self, store_host: bytes) -> None:
         config, now_ms = self.config, self._clock.now_ms
@@ -267,7 +294,7 @@ class Broker:
             deletions=load,
         )
         self._open.callback(self._store.close)
-        self._member = LocalMember(config, self._disk, self._store)
+        self._member = LocalMember(config, self._disk, self._store, self._membership)
         self._open.callback(self._member.close_store)
         self._state = PersistentState(
             config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms, self._server.limits.quotas
@@ -286,8 +313,12 @@ class Broker:
         if self._audit and self._access:
             self._audit.identification, self._access.audit = self._access, self._audit
         self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
-        self._feed = ReplicationFeed(config, store, self._access, epochs=self._member.epochs, clock=self._clock)
+        epochs, membership = self._member.epochs, self._membership
+        self._feed = ReplicationFeed(
+            config, store, self._access, epochs=epochs, membership=membership, clock=self._clock
+        )
         self._feed.refuse_if_short()
+        self._member.connect_state(self._state, self._remover, self._feed, self._monotonic_ms)
         self._reads = ConfirmedReads(store)
         self._dispatcher = PostStoreDispatcher(
             settings=self._settings, store=store, stats=self._stats, feed=self._feed, clock=self._clock
@@ -372,55 +403,27 @@ class Broker:
             gaps=self._gaps,
             config_file=config_file,
             tasks=self._tasks,
+            membership=self._membership,
         )
         self.handlers = BrokerHandlers(services)
         table = self._state.creations.with_clients(request_routing.routes(self.handlers))
         if self.config.sync_flush:
             table = self._state.with_durable_replies(table)
+        table = with_replicated_replies(table, self._feed.wait_changed)
         table = self._reads.with_checks(self._protection.with_checks(table))
         if self.config.is_slave:
             table.update(slave_sync.reject_handlers())
-            table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.delete_topic_handler(
-                self._registration, self._copier(peers), self._forwards
-            )
+            delete = slave_sync.delete_topic_handler(self._registration, self._copier(peers), self._forwards)
+            table[RequestCode.DELETE_TOPIC_IN_BROKER] = delete
+        table[RequestCode.MEMBER_REQUEST] = self._membership.answer if self._membership else refuse_member_request
         if self._audit:
             table = self._audit.with_records(table)
         return guard(self.config, self._access, table, self._store.read_record, self._server.limits.quotas)
 
-    def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
-        """Return the fast paths of sends and pulls by code; none where each request is refused."""
-        config = self.config
-        if config.is_slave:
-            return {}
-        sends = SendTurns(
-            settings=self._settings,
-            topics=self._state.topics,
-            store=self._store,
-            store_host=store_host,
-            listener=self._dispatcher,
-            durability=self._flusher,
-            stats=self._stats,
-            limits=self._server.limits,
-            protection=self._protection,
-            changes=self._state.change_log,
-            clock=self._clock,
-            slaves=self._feed if config.broker_role == "SYNC_MASTER" else None,
-        )
-        pulls = PullTurns(
-            settings=self._settings,
-            filters=self.handlers.pull_filters,
-            offsets=self._state.offsets,
-            store=self._store,
-            stats=self._stats,
-            limits=self._server.limits,
-            changes=self._state.change_log,
-            clock=self._clock,
-        )
-        turns: dict[int, TurnHandler] = {
-            **dict.fromkeys(SEND_CODES, sends),
-            **dict.fromkeys(PULL_CODES, self._reads.with_turn_check(pulls)),
-        }
-        return with_signatures(turns, self._access, self._server.limits) if self._access else turns
+    def _turns(self) -> dict[int, TurnHandler]:
+        """Return the fast paths of sends and pulls by code; none of a slave, which refuses each request."""
+        parts = self.services, self.handlers, self._protection, self._reads
+        return {} if self.config.is_slave else request_routing.turns(*parts)
 
     def _start_tasks(self) -> None:
         config, every, tables = self.config, self._tasks.repeat, self._state
@@ -450,14 +453,14 @@ class Broker:
         if self.tls.has_files:
             every(WATCH_INTERVAL_S, self.tls.reload_if_changed, "reload changed certificates")
         every(MEMBER_SCAN_S, self._clients.evict_idle, "evict idle clients")
-        every(LOCK_SCAN_S, tables.remove_expired_locks, "remove expired queue locks")
         self._tasks.start(self._recorder.run(), "record statistics")
         tables.start(self._tasks, self._registration.register_soon)
 
     def _start_masters_tasks(self) -> None:
-        """Start what slaves leave to their master: deliveries and checks of transactions."""
+        """Start what slaves leave to their master: deliveries, checks of transactions, and the end of locks."""
         config, every = self.config, self._tasks.repeat
-
+        every(COLLECT_INTERVAL_S, self._feed.collect_offsets, "send committed offsets to members")
+        every(LOCK_SCAN_S, self._state.remove_expired_locks, "remove expired queue locks")
         every(config.flush_delay_offset_interval / 1000, self._save_delays, "save the positions of delay levels")
         self._tasks.start(self._dispatcher.deliveries.run(), "deliver due messages")
         check_back = TransactionChecker(
@@ -465,7 +468,7 @@ class Broker:
             ProducerSelector(self._clients.members, self._server),
             timeout_ms=config.transaction_time_out,
             checks_max=config.transaction_check_max,
-            durability=self._flusher,
+            durability=self.services.durability,
             clock=self._clock,
         )
         self._tasks.start(self._transactions.rebuild(), "rebuild the open transactions")

@@ -12,6 +12,7 @@ from ariane.access.public_ports import Gap, describe_gaps
 from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.client_registry import ClientRegistry
+from ariane.broker.collaborators import Durability
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
@@ -27,8 +28,10 @@ from ariane.broker.handlers.admin.runtime_info import RuntimeInfoHandler
 from ariane.broker.handlers.admin.statistics import StatisticsHandler
 from ariane.broker.handlers.admin.topic_admin import TopicAdminHandler
 from ariane.broker.handlers.admin.user_admin import UserAdminHandler
+from ariane.broker.handlers.reading.assignments import AssignmentHandler
 from ariane.broker.handlers.reading.message_query import MessageQueryHandler
 from ariane.broker.handlers.reading.offset_requests import OffsetHandler
+from ariane.broker.handlers.reading.pop import PopHandler
 from ariane.broker.handlers.reading.pull import PullHandler
 from ariane.broker.handlers.reading.pull_filter import PullFilterBuilder
 from ariane.broker.handlers.sending.end_transaction import TransactionHandler
@@ -41,6 +44,9 @@ from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
+from ariane.broker.pop.parked_polls import ParkedPolls
+from ariane.broker.pop.pop_service import PopService
+from ariane.broker.replication.membership import Membership
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_recorder import StatsRecorder
@@ -87,6 +93,13 @@ class BrokerServices:
     config_file: BrokerConfigFile | None
     """None if the broker was started without one."""
     tasks: BackgroundTasks  # for work that outlives its request
+    membership: Membership | None = None
+    """None without failover."""
+
+    @property
+    def durability(self) -> Durability:
+        """What requests wait for whose records must not be lost."""
+        return self.feed if self.membership is not None and self.membership.epoch else self.flusher
 
 
 class BrokerHandlers:
@@ -96,12 +109,15 @@ class BrokerHandlers:
         self._build_message_handlers(services)
         self._build_client_handlers(services)
         self._build_admin_handlers(services)
+        if services.membership is not None and services.membership.epoch:
+            services.state.offsets.end_of = services.store.max_offset
+            services.membership.offsets = services.state.offsets
 
     def _build_message_handlers(self, services: BrokerServices) -> None:
         settings, config, state = services.settings, services.settings.current, services.state
         store, dispatcher, clock = services.store, services.dispatcher, services.clock
         targets = SendTargets(settings=settings, topics=state.topics, groups=state.groups, clock=clock)
-        self.recall = RecallHandler(store=store, deliveries=dispatcher.deliveries, durability=services.flusher)
+        self.recall = RecallHandler(store=store, deliveries=dispatcher.deliveries, durability=services.durability)
         self.send = SendHandler(
             settings=settings,
             targets=targets,
@@ -120,7 +136,7 @@ class BrokerHandlers:
             groups=state.groups,
             store=store,
             returned=dispatcher,
-            durability=services.flusher,
+            durability=services.durability,
         )
         self.reply_message = ReplyMessageHandler(
             settings=settings,
@@ -133,7 +149,7 @@ class BrokerHandlers:
             clock=clock,
         )
         self.transactions = TransactionHandler(
-            transactions=services.transactions, durability=services.flusher, is_slave=config.is_slave
+            transactions=services.transactions, durability=services.durability, is_slave=config.is_slave
         )
         self.pull_filters = PullFilterBuilder(
             settings=settings,
@@ -155,6 +171,18 @@ class BrokerHandlers:
             clock=clock,
         )
         self.message_query = MessageQueryHandler(config=config, store=store)
+        taken = PopService(store=store, offsets=state.offsets, table=state.pop, record=state.record_pop)
+        self.pop = PopHandler(
+            settings=settings,
+            filters=self.pull_filters,
+            topics=state.topics,
+            store=store,
+            service=taken,
+            polls=ParkedPolls(store=store, waiters=dispatcher.pull_waiters, clock=clock, due_ms=taken.due_ms),
+            durability=state,
+            stats=services.stats,
+            clock=clock,
+        )
 
     def _build_client_handlers(self, services: BrokerServices) -> None:
         state = services.state
@@ -169,6 +197,15 @@ class BrokerHandlers:
             lock_durability=state,
             quotas=services.server.limits.quotas,
             clock=services.clock,
+        )
+        self.assignments = AssignmentHandler(
+            settings=services.settings,
+            topics=state.topics,
+            groups=state.groups,
+            members=services.clients.members,
+            modes=state.request_modes,
+            route=services.registration.route,
+            record=state.record,
         )
         self.consumer_admin = ConsumerAdminHandler(
             broker_name=services.settings.current.broker_name,
@@ -222,6 +259,7 @@ class BrokerHandlers:
             open_ports=describe_gaps(services.gaps),
             exceeded_limits=services.server.limits.quotas.exceeded,
             audit=services.audit,
+            membership=services.membership,
             clock=clock,
         )
         self.broker_admin = BrokerAdminHandler(

@@ -1,9 +1,17 @@
-"""The request codes of the broker and the methods that handle them. [BrokerController.registerProcessor]"""
+"""The request codes of the broker, their handlers, and the fast paths of some. [BrokerController.registerProcessor]"""
 
 from __future__ import annotations
 
-from ariane.broker.broker_handlers import BrokerHandlers
+from ariane.broker.access.signed_turns import with_signatures
+from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
+from ariane.broker.handlers.reading.pull_turns import PullTurns
+from ariane.broker.handlers.sending.send_turns import SendTurns
+from ariane.broker.lifecycle.write_protection import WriteProtection
+from ariane.broker.replication.confirmed_reads import ConfirmedReads
+from ariane.kernels.pull_turn import PULL_CODES
+from ariane.kernels.send_turn import SEND_CODES
 from ariane.net.connection import Handler
+from ariane.net.replies import TurnHandler
 from ariane.protocol.codes import RequestCode
 
 
@@ -25,6 +33,15 @@ def routes(handlers: BrokerHandlers) -> dict[int, Handler]:
         code.LITE_PULL_MESSAGE: handlers.pull.pull,
         code.QUERY_MESSAGE: handlers.message_query.query,
         code.VIEW_MESSAGE_BY_ID: handlers.message_query.view,
+        # POP
+        code.POP_MESSAGE: handlers.pop.pop,
+        code.ACK_MESSAGE: handlers.pop.ack,
+        code.BATCH_ACK_MESSAGE: handlers.pop.batch_ack,
+        code.CHANGE_MESSAGE_INVISIBLETIME: handlers.pop.change_invisible_time,
+        code.NOTIFICATION: handlers.pop.notification,
+        code.POLLING_INFO: handlers.pop.polling_info,
+        code.QUERY_ASSIGNMENT: handlers.assignments.query,
+        code.SET_MESSAGE_REQUEST_MODE: handlers.assignments.set_mode,
         # Offsets
         code.QUERY_CONSUMER_OFFSET: handlers.offsets.query_consumer_offset,
         code.UPDATE_CONSUMER_OFFSET: handlers.offsets.update_consumer_offset,
@@ -95,3 +112,39 @@ def routes(handlers: BrokerHandlers) -> dict[int, Handler]:
         code.AUTH_LIST_ACL: handlers.user_admin.all_policies,
         code.GET_AUDIT_LOG: handlers.audit.read,
     }
+
+
+def turns(
+    services: BrokerServices, handlers: BrokerHandlers, protection: WriteProtection, reads: ConfirmedReads
+) -> dict[int, TurnHandler]:
+    """Return the fast paths of sends and pulls by code."""
+    settings, state, limits = services.settings, services.state, services.server.limits
+    sends = SendTurns(
+        settings=settings,
+        topics=state.topics,
+        store=services.store,
+        store_host=services.store_host,
+        listener=services.dispatcher,
+        durability=services.flusher,
+        stats=services.stats,
+        limits=limits,
+        protection=protection,
+        changes=state.change_log,
+        clock=services.clock,
+        slaves=services.feed if settings.current.broker_role == "SYNC_MASTER" else None,
+    )
+    pulls = PullTurns(
+        settings=settings,
+        filters=handlers.pull_filters,
+        offsets=state.offsets,
+        store=services.store,
+        stats=services.stats,
+        limits=limits,
+        changes=state.change_log,
+        clock=services.clock,
+    )
+    paths: dict[int, TurnHandler] = {
+        **dict.fromkeys(SEND_CODES, sends),
+        **dict.fromkeys(PULL_CODES, reads.with_turn_check(pulls)),
+    }
+    return with_signatures(paths, services.access, limits) if services.access else paths

@@ -27,6 +27,7 @@ from ariane.failover.member_state import (
     FailsafeAnswered,
     FenceMembers,
     FollowHolder,
+    HandOver,
     HigherEpoch,
     HoldAnswers,
     LeaseTimes,
@@ -158,13 +159,14 @@ def on_ends(state: MemberState, observation: EndsCompared, now: float) -> Decisi
     names = {member.name for member in snapshot.record.in_sync}
     best = max((end for end in observation.ends if end.may_lead and end.name in names), default=None)
     waited = now - (state.free_since if state.free_since is not None else now)
-    if best is not None and best.name != state.me.name and waited < state.times.ttl_s / 2:
+    is_meant = snapshot.record.successor == state.me.name
+    if not is_meant and best is not None and best.name != state.me.name and waited < state.times.ttl_s / 2:
         return Decision(state)
     record = replace(
         snapshot.record, holder=state.me.name, epoch=snapshot.record.epoch + 1, successor="", token=_token(state)
     )
     request = AcquireLease(snapshot, record)
-    state = replace(state, role=C, open_write=request, deadline=lease_deadline(state.times, now))
+    state = replace(state, role=C, successor="", open_write=request, deadline=lease_deadline(state.times, now))
     return _send(state, request, now)
 
 
@@ -226,6 +228,11 @@ def on_stop(state: MemberState, observation: StopRequested, now: float) -> Decis
     return _yield(state, F, now)
 
 
+def on_hand_over(state: MemberState, observation: HandOver, now: float) -> Decision:
+    """Release the lease for the successor, and be no candidate for a ttl."""
+    return _yield(replace(state, successor=observation.successor), F, now) if state.role is M else Decision(state)
+
+
 RULES: dict[type[Observation], Callable[[MemberState, Any, float], Decision]] = {
     TimePassed: on_time,
     ServiceAnswered: on_answer,
@@ -237,6 +244,7 @@ RULES: dict[type[Observation], Callable[[MemberState, Any, float], Decision]] = 
     FailsafeAnswered: on_failsafe,
     SetWanted: on_set_wanted,
     StopRequested: on_stop,
+    HandOver: on_hand_over,
 }
 
 

@@ -241,6 +241,12 @@ class StopRequested(msgspec.Struct, frozen=True):
     successor: str = ""
 
 
+class HandOver(msgspec.Struct, frozen=True):
+    """The operator wants `successor` to lead; the member follows it then. Empty: any other member."""
+
+    successor: str = ""
+
+
 Observation = (
     TimePassed
     | ServiceAnswered
@@ -252,6 +258,7 @@ Observation = (
     | FailsafeAnswered
     | SetWanted
     | StopRequested
+    | HandOver
 )
 
 

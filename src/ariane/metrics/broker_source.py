@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ariane.broker.broker_handlers import BrokerServices
 from ariane.broker.handlers.admin.runtime_info import RuntimeInfoHandler
-from ariane.broker.handlers.reading.offset_requests import starts_first
+from ariane.broker.state.consumer_offsets import starts_first
 from ariane.broker.stats.stats_items import MINUTE
 from ariane.broker.stats.store_stats import FINE_BOUNDS_MS
 from ariane.cluster.lag import queue_lag

@@ -25,6 +25,8 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     RECALL_MESSAGE = 370  # of 5.x
+    QUERY_ASSIGNMENT = 400  # of 5.x, as the next one
+    SET_MESSAGE_REQUEST_MODE = 401
     LITE_PULL_MESSAGE = 361  # 5.x lite pull consumers; same header and response as PULL_MESSAGE
     # clients
     HEART_BEAT = 34
@@ -111,7 +113,14 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351  # of 5.x
     GET_SUBSCRIPTIONGROUP_CONFIG = 352  # of 5.x
     REQUEST_BATCH = 14_000  # of Ariane: `protocol.request_batch`
+    POP_MESSAGE = 200_050  # of 5.x, as the next ones
+    ACK_MESSAGE = 200_051
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    NOTIFICATION = 200_054
+    POLLING_INFO = 200_055
+    BATCH_ACK_MESSAGE = 200_151
     GET_AUDIT_LOG = 14_001  # of Ariane: `protocol.requests.audit`
+    MEMBER_REQUEST = 14_002  # of Ariane: `protocol.requests.failover`
 
 
 class ResponseCode(IntEnum):
@@ -144,9 +153,12 @@ class ResponseCode(IntEnum):
     NOT_IN_CURRENT_UNIT = 205
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208  # 5.x
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
+    POLLING_FULL = 209  # 5.x has given this and the next number twice
+    POLLING_TIMEOUT = 210
 
 
 # Responses to a send after which the message is stored.

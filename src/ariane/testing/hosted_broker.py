@@ -38,8 +38,8 @@ class _FaultyBroker(Broker):
         handlers = super()._handlers(store_host, peers)
         return {code: self._faults.in_front_of(handler) for code, handler in handlers.items()}
 
-    def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
-        turns = super()._turns(store_host)
+    def _turns(self) -> dict[int, TurnHandler]:
+        turns = super()._turns()
         return {code: TurnsWithoutFaults(handler, self._faults) for code, handler in turns.items()}
 
     def cut_off(self) -> None:

@@ -36,6 +36,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.request_batch import BATCHED_CODES, decode_requests
 from ariane.protocol.requests import decode_json_body
 from ariane.protocol.requests.clients import HeartbeatData
+from ariane.protocol.requests.pop import BatchAckBody, QueryAssignment, RequestMode
 
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"  # replies pass through a topic of the cluster without subscribers
 
@@ -145,6 +146,24 @@ def _batched(fields: Fields, body: bytes) -> list[RequiredPermission]:
     return list(dict.fromkeys(chain.from_iterable(needs)))
 
 
+def _batch_ack(fields: Fields, body: bytes) -> list[RequiredPermission]:
+    acks = decode_json_body(RequestCode.BATCH_ACK_MESSAGE, body, BatchAckBody).acks
+    return list(dict.fromkeys(chain.from_iterable((*_topic(ack.topic, SUB), *_group(ack.group, SUB)) for ack in acks)))
+
+
+def _assignment(fields: Fields, body: bytes) -> list[RequiredPermission]:
+    query = decode_json_body(RequestCode.QUERY_ASSIGNMENT, body, QueryAssignment)
+    return [*_topic(query.topic, SUB), *_group(query.consumer_group, SUB)]
+
+
+def _request_mode(fields: Fields, body: bytes) -> list[RequiredPermission]:
+    try:
+        mode = decode_json_body(RequestCode.SET_MESSAGE_REQUEST_MODE, body, RequestMode)
+    except ProtocolError:
+        return []  # the handler refuses the body, if the sender is an admin
+    return _group(mode.consumer_group, ANY_ACCOUNT, Action.UPDATE)
+
+
 class _LockingGroup(msgspec.Struct, rename="camel"):
     """The group of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
@@ -188,6 +207,17 @@ REQUEST_NEEDS: dict[int, RequestNeeds] = {
     RequestCode.LITE_PULL_MESSAGE: _CONSUME,
     RequestCode.QUERY_MESSAGE: _needs("SUB topic", _of_topic(SUB, READ)),
     RequestCode.VIEW_MESSAGE_BY_ID: _needs("SUB topic of the message", message=_message_at("offset", SUB, READ)),
+    # POP
+    RequestCode.POP_MESSAGE: _CONSUME,
+    RequestCode.ACK_MESSAGE: _CONSUME,
+    RequestCode.BATCH_ACK_MESSAGE: _needs(
+        "SUB each topic, SUB each group", _Part("Sub each topic, Sub each group", _batch_ack)
+    ),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _CONSUME,
+    RequestCode.NOTIFICATION: _CONSUME,
+    RequestCode.POLLING_INFO: _CONSUME,
+    RequestCode.QUERY_ASSIGNMENT: _needs("SUB topic, SUB group", _Part("Sub topic, Sub group", _assignment)),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: _admin(_Part("Update group", _request_mode)),
     # Offsets
     RequestCode.QUERY_CONSUMER_OFFSET: _account(_of_topic(ANY_ACCOUNT, READ), _of_group(ANY_ACCOUNT, READ)),
     RequestCode.UPDATE_CONSUMER_OFFSET: _needs(
@@ -273,6 +303,7 @@ REQUEST_NEEDS: dict[int, RequestNeeds] = {
     RequestCode.AUTH_GET_ACL: _admin(_cluster(Action.GET)),
     RequestCode.AUTH_LIST_ACL: _admin(_cluster(Action.GET)),
     RequestCode.GET_AUDIT_LOG: _admin(_cluster(Action.GET)),
+    RequestCode.MEMBER_REQUEST: _CLUSTER_UPDATE,
 }
 
 # Requests that are decided about in runs (`signed_turns`), with all extFields that their needs depend on.

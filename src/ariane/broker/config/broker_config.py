@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from ariane.broker.config.config_groups import ReplicationSettings, java_name
+from ariane.broker.config.config_groups import FailoverSettings, java_name
 from ariane.broker.config.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
@@ -28,13 +28,18 @@ STORE_FILES_MAX = 65_536  # a queue that is written to has one open file; Java k
 DELAY_LEVELS_MAX = 64  # each level is a queue that is read before each delivery
 
 
-class BrokerConfig(ReplicationSettings, frozen=True, kw_only=True, rename=java_name):
+class BrokerConfig(FailoverSettings, frozen=True, kw_only=True, rename=java_name):
     """The settings of a broker. Each field is the key of the same name in camel case."""
 
     @property
     def is_slave(self) -> bool:
         """Whether the broker follows a master."""
         return self.broker_role == "SLAVE"
+
+    @property
+    def has_failover(self) -> bool:
+        """Whether a record in a coordination service decides which broker of the set is the master."""
+        return bool(self.failover_endpoints)
 
     @property
     def default_address(self) -> str:
@@ -87,8 +92,8 @@ class BrokerConfig(ReplicationSettings, frozen=True, kw_only=True, rename=java_n
         _check_delay_levels(self)
         _check_delete_hours(self)
         _check_role(self)
-        # As in Java: the role decides which broker is the master, not the id.
-        return config if self.is_slave else msgspec.structs.replace(config, broker_id=0)
+        # As in Java: the role decides which broker is the master, not the id. With failover it is the id of this broker as a slave.
+        return config if self.is_slave or self.has_failover else msgspec.structs.replace(config, broker_id=0)
 
 
 BROKER_SETTINGS = SettingsSchema(

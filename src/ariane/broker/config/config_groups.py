@@ -367,3 +367,28 @@ class ReplicationSettings(RetentionSettings, frozen=True, kw_only=True, rename=j
     """Send consumers of old messages to a slave."""
     offset_check_in_slave: bool = False
     """Correct invalid pull offsets on a slave, too."""
+
+
+class FailoverSettings(ReplicationSettings, frozen=True, kw_only=True, rename=java_name):
+    """Automatic failover."""
+
+    failover_endpoints: Annotated[str, ARIANE_ONLY] = ""
+    """Members of the etcd cluster that stores who leads, `http://host:port` separated by `;`. Empty: no failover."""
+    failover_members: Annotated[str, ARIANE_ONLY] = ""
+    """All brokers of the set by their memberName, `name=host:listenPort` separated by `;`."""
+    failover_prefix: Annotated[str, ARIANE_ONLY, DefaultText("`/ariane/`brokerClusterName`/`brokerName")] = ""
+    """Keys of the set in etcd begin with it."""
+    failover_ttl: Annotated[Seconds, ARIANE_ONLY, Meta(ge=3, le=300)] = 10
+    """Life of the master's lease: another broker takes over that much later, or sooner."""
+    failover_failsafe: Annotated[bool, ARIANE_ONLY] = False
+    """Without etcd, serve on while all brokers of the in-sync set agree. The same value at all of them."""
+    failover_user: Annotated[str, ARIANE_ONLY] = ""
+    """User of etcd."""
+    failover_password_file: Annotated[str, ARIANE_ONLY] = ""
+    """File with the password of that user."""
+    failover_ca_file: Annotated[str, ARIANE_ONLY, DefaultText("the system's")] = ""
+    """Certificates that etcd's is signed by, for `https://` endpoints."""
+    failover_cert_file: Annotated[str, ARIANE_ONLY] = ""
+    """Certificate that this broker shows to etcd, without a common name if etcd has users."""
+    failover_key_file: Annotated[str, ARIANE_ONLY] = ""
+    """Key of that certificate."""

@@ -99,6 +99,11 @@ class PullWaiters:
                 if codes is None or (arrived is not None and not codes.isdisjoint(arrived)):
                     _resolve(waiter, True)
 
+    def expire_all(self) -> None:
+        """End all held pulls as if their time were over."""
+        for topic in {topic for topic, _ in self._waiting}:
+            self.expire(topic)
+
     def expire(self, topic: str) -> None:
         """End the held pulls of a topic as if their time were over. Their consumers pull again, and commit offsets with that."""
         for (waiting_topic, _), queue in list(self._waiting.items()):

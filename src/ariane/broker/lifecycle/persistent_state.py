@@ -25,12 +25,20 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.write_protection import SEND_CODES
 from ariane.broker.state import json_documents, loaded_values
 from ariane.broker.state.change_log import ChangeLog
-from ariane.broker.state.change_records import DOCUMENTS, Change, SavedDocument, TopicDeleted
+from ariane.broker.state.change_records import (
+    DOCUMENTS,
+    Change,
+    QueuesLocked,
+    QueuesUnlocked,
+    SavedDocument,
+    TopicDeleted,
+)
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.creation_limits import CreationLimits
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.loaded_values import DeletedTopics
+from ariane.broker.state.pop_table import PopChange
 from ariane.broker.state.queue_locks import QueueLocks
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import TopicRegistry
@@ -92,6 +100,8 @@ class PersistentState:
         monotonic_ms: Callable[[], float],
         quotas: Quotas | None = None,
     ) -> None:
+        # Called with each change that is about to be made, for the members that follow this broker.
+        self.on_change: Callable[[Change], None] = lambda change: None
         self.creations = CreationLimits(config, quotas or Quotas(), monotonic_ms)  # limits of new topics and groups
         # Changed by sends and tools.
         self.topics = TopicRegistry(saved.topics, config, now_ms, self.record, self.creations)
@@ -104,6 +114,8 @@ class PersistentState:
         )
         # Changed by commits, the most frequent change of all.
         self.offsets = ConsumerOffsets(saved.offsets, self.record)
+        self.request_modes = saved.request_modes  # POP or PULL, by topic and group
+        self.pop = saved.pop  # what groups have taken by POP
         self.deletions = saved.deletions  # log offsets of deleted topics: records before them must not reappear
         bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         keep_ms = config.filter_data_clean_time_span
@@ -112,7 +124,7 @@ class PersistentState:
         self.filters = ConsumerFilters(filters.document, bloom, keep_ms=keep_ms, now_ms=now_ms)
         self.dropped_entries = saved.dropped + filters.dropped  # invalid ones of the documents, at the start
         # Survive a restart, so that no second consumer gets a queue whose lock is still trusted.
-        self.locks = QueueLocks(saved.lock_table(), monotonic_ms(), record=self._record_lock)
+        self.locks = QueueLocks(saved.lock_table(), monotonic_ms(), record=self.record_lock)
         self._monotonic_ms = monotonic_ms  # expiry of locks: a wall clock may be set
         self._disk = disk
         self._directory = config.config_dir  # config/ below the store directory
@@ -136,6 +148,8 @@ class PersistentState:
             json_documents.OFFSETS: self.offsets.view,
             json_documents.FILTERS: self.filters.table,
             json_documents.LOCKS: self.locks.table,
+            json_documents.POP: self.pop.document,
+            json_documents.MODES: lambda: self.request_modes,
             json_documents.DELETED: lambda: DeletedTopics(self.deletions.to_table()),
         }
         # Documents that exist on the disk.
@@ -167,9 +181,13 @@ class PersistentState:
             self._check_removed()
         self.change_log.append(change)
         self._unsaved.update(DOCUMENTS[type(change)])
+        self.on_change(change)
 
-    def _record_lock(self, change: Change) -> None:
-        # A full disk does not stop ordered consumers: the locks are valid in memory, and only a restart would lose them.
+    def record_lock(self, change: QueuesLocked | QueuesUnlocked) -> None:
+        """Store a change of locks in the log, if there is room.
+
+        A full disk does not stop ordered consumers: the locks are valid in memory, and only a restart would lose them.
+        """
         self._unsaved.update(DOCUMENTS[type(change)])
         try:
             self.change_log.append(change)
@@ -179,15 +197,33 @@ class PersistentState:
             self._lacks_room = True
         else:
             self._lacks_room = False
+        self.on_change(change)
+
+    def mark_replaced(self) -> None:
+        """Write all tables with the next save: they were replaced by those of the master."""
+        self._unsaved.update(self._document_sources.keys() - {json_documents.FILTERS})
+
+    def limit_offsets(self, end_of: Callable[[str, int], int]) -> None:
+        """Set offsets beyond the end of their queue to it, after a start that may have lost the end of the log."""
+        count = self.offsets.limit(end_of) + self.pop.limit(end_of)
+        if count:
+            self._unsaved.add(json_documents.POP)
+            log.warning("Set %d offsets of groups to the ends of their queues: the end of the log was lost", count)
+
+    def record_pop(self, change: PopChange) -> None:
+        """Store a change of the POP state in the log, and make it. Raise StoreError if it cannot be stored."""
+        self.record(change)
+        self.pop.apply(change)
 
     def wait_locks_durable(self) -> Awaitable[None] | None:
-        """Wait until all changes of locks are as safe as the flush mode promises; None if they are."""
+        """Wait until all changes, those of locks and POP included, are as safe as the flush mode promises; None if they are."""
         return self.change_log.wait_durable(self.change_log.last_n)
 
     def delete_topic(self, name: str, deletion: TopicDeletion | None) -> None:
         """Delete a topic with its offsets, durably in either flush mode: the caller removes its queues next."""
         self.topics.delete(name, deletion)
         self.offsets.remove_topic(name)
+        self.pop.remove_topic(name)
         if deletion is not None:
             self.deletions.add(name, deletion)
         self.change_log.flush_blocking()

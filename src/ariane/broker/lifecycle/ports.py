@@ -27,7 +27,13 @@ from ariane.protocol.codes import RequestCode
 VIP_PORT_OFFSET = 2
 HA_PORT_OFFSET = 1
 PORT_TRIES = 50  # with listenPort 0: attempts to find three free ports in these positions
-VIP_EXCLUDED_CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # not served on the VIP port
+# Not served on the VIP port: requests that may be held.
+VIP_EXCLUDED_CODES = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.NOTIFICATION,
+)
 
 
 async def bind_ports(

@@ -42,6 +42,8 @@ from ariane.protocol.requests.routing import (
     RegisterBroker,
     RegisterBrokerBody,
     RegisterBrokerResponse,
+    RouteRequest,
+    TopicRoute,
     TopicTable,
 )
 
@@ -113,6 +115,9 @@ class Registration:
         self._now_ms = now_ms  # versions of the table
         self._filter_servers = filter_servers  # addresses of Java's filter servers, which register with their broker
         self._provisional = itertools.count(1)  # counters of provisional versions, negative on the wire
+        self.epoch: int | None = None
+        """Epoch of this member, with failover: name servers refuse what a former master sends."""
+        self.may_register: Callable[[], bool] = lambda: True  # False while a lease that it had is not renewed
         self._has_left = False  # unregistered: no later registration may bring the broker back
         self.master = RegisterBrokerResponse()
         """The master's addresses for requests and for replication, from the last response to a slave."""
@@ -196,7 +201,7 @@ class Registration:
 
     async def _register(self, link: NameServerLink) -> None:
         async with link.lock:
-            if self._has_left:
+            if self._has_left or not self.may_register():
                 return
             try:
                 table = await self._send(link)
@@ -273,6 +278,17 @@ class Registration:
         table = {topic.topic_name: _with_permission(topic, permission) for topic in configs if topic is not None}
         # Topic names are ASCII, so standard JSON is what fastjson prints, in a tenth of the time.
         return msgspec.json.encode(RegisterBrokerBody(self._filter_servers(), TopicTable(version, table)))
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic that a name server lists; None if none answers."""
+        for link in self._links:
+            try:
+                connection = await self._peers.connect(link.addr)
+                answer = await self._request(connection, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic), b"")
+                return fastjson.decode(answer.body, TopicRoute)
+            except (ArianeError, OSError) as error:
+                log.debug("Name server %s has not returned the route of %s: %s", link.addr, topic, error)
+        return None
 
     async def _request(self, connection: Connection, code: RequestCode, header: msgspec.Struct, body: bytes) -> Command:
         timeout_ms = self._config.register_broker_timeout_mills

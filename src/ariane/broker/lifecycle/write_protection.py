@@ -51,7 +51,7 @@ EXEMPT_CODES = frozenset(
 
 # Served late, and not refused, beyond a limit of requests per second: consumers of Java repeat a refused pull after 3 s, those
 # of 5.x on some refusals after 20 ms.
-DELAYED_CODES = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+DELAYED_CODES = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE})
 
 REJECT_MAX_S = 10.0  # after this time even a disk that blocked for minutes is tried again
 
@@ -133,6 +133,7 @@ def set_limits(limits: ServerLimits, config: BrokerConfig) -> None:
         **dict.fromkeys(SEND_CODES, config.wait_time_mills_in_send_queue),
         RequestCode.PULL_MESSAGE: config.wait_time_mills_in_pull_queue,
         RequestCode.LITE_PULL_MESSAGE: config.wait_time_mills_in_pull_queue,
+        RequestCode.POP_MESSAGE: config.wait_time_mills_in_pull_queue,
         RequestCode.HEART_BEAT: config.wait_time_mills_in_heartbeat_queue,
         RequestCode.END_TRANSACTION: config.wait_time_mills_in_transaction_queue,
     }

@@ -1,1 +1,1 @@
-"""Replication: a master feeds its slaves, a slave copies log and tables."""
+"""Replication: a master feeds its slaves, a slave follows its log and its state."""

@@ -17,12 +17,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.replication.change_follower import ChangeFollower
+from ariane.broker.replication.membership import Membership
 from ariane.broker.replication.slave_proof import greet, prove
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError
 from ariane.failover.leader_record import InSyncMember
+from ariane.model.backoff import Backoff
 from ariane.net.streams import Stream, open_stream
 from ariane.protocol.records import member_stream
-from ariane.protocol.records.member_stream import Hello, MemberFrame, MemberFrameReader, MemberReport, Welcome
+from ariane.protocol.records.member_stream import (
+    ChangesFrame,
+    Hello,
+    MemberFrame,
+    MemberFrameReader,
+    MemberReport,
+    Welcome,
+)
 from ariane.protocol.records.replication import ReplicationChunk, ReplicationChunkReader, report
 from ariane.protocol.signing import Credentials
 from ariane.store.log.epochs import Epoch, EpochHistory, common_end
@@ -31,6 +41,8 @@ from ariane.store.writing.log_replica import Replica, ReplicationSource
 log = logging.getLogger("ariane.broker.replication.following")
 
 RETRY_S = 5.0
+MEMBER_RETRY_S, MEMBER_RETRY_MAX_S = 0.2, 2.0  # with failover: a new leader is reachable soon
+MEMBER_ANSWER_S = 1.0  # with failover: less than the time after which a member that is behind leaves the set
 ANSWER_S = 10.0  # time limit for the answers of a master before the stream
 
 
@@ -45,11 +57,20 @@ class MasterLink(NamedTuple):
 class Following:
     """What a slave has, and stores what its master sends."""
 
-    def __init__(self, replica: Replica, epochs: EpochHistory, member: InSyncMember, source: ReplicationSource) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        epochs: EpochHistory,
+        member: InSyncMember,
+        source: ReplicationSource,
+        membership: Membership | None = None,
+    ) -> None:
         self.replica = replica  # the log
         self.epochs = epochs  # of the log
         self.member = member  # this slave
+        self.changes: ChangeFollower | None = None  # applies changes of the master's state; None: it takes none
         self._source = source  # how far consumers of this slave read
+        self._membership = membership  # None: without failover
         self._leader_epoch = 0  # of the connection
         self._leader_epochs: tuple[Epoch, ...] = ()  # of the leader's log
 
@@ -63,6 +84,7 @@ class Following:
             end=self.replica.received,
             promised=self.epochs.promised,
             epochs=entries[-member_stream.EPOCHS_MAX :],
+            changes=None if self.changes is None else self.changes.position,
         )
 
     def accept(self, welcome: Welcome) -> None:
@@ -79,14 +101,30 @@ class Following:
         leader_epochs = tuple(Epoch(*entry) for entry in welcome.epochs)
         end = self.replica.received
         if (common := common_end(self.epochs.epochs, end, leader_epochs, end)) < end:
+            if self._membership is not None:
+                self._membership.on_diverged(common)
             raise ProtocolError(
                 f"this log ends at {end}, and is the same as that of {welcome.member} only up to {common}"
             )
         self.epochs.promise(welcome.epoch)
         self._leader_epoch, self._leader_epochs = welcome.epoch, leader_epochs
+        if self.changes is not None:
+            self.changes.begin(welcome.changes)
+        if self._membership is not None:
+            self._membership.on_accepted(welcome.epoch)
 
-    def store(self, frames: Sequence[MemberFrame]) -> MemberReport:
-        """Append the data of frames, and return what this member has.
+    @property
+    def follows_changes(self) -> bool:
+        """Return whether the current or last master sends the changes of its state: then tables are not copied."""
+        return self.changes is not None and self.changes.is_following
+
+    def follow_anonymously(self) -> None:
+        """Follow a master that does not serve members."""
+        if self.changes is not None:
+            self.changes.begin(None)
+
+    def store(self, frames: Sequence[MemberFrame | ChangesFrame]) -> MemberReport:
+        """Append the data of frames, apply their changes, and return what this member has.
 
         Raises:
             ProtocolError: a frame is of another epoch, or does not follow this log.
@@ -98,6 +136,25 @@ class Following:
                     f"a frame of epoch {frame.epoch} from the leader of epoch {self._leader_epoch}; this member has promised"
                     f" {self.epochs.promised}"
                 )
+        run: list[MemberFrame] = []
+        for frame in frames:
+            if isinstance(frame, MemberFrame):
+                run.append(frame)
+            else:
+                self._store_log(run)
+                run = []
+                self._apply(frame)
+        self._store_log(run)
+        return self.report()
+
+    def _apply(self, frame: ChangesFrame) -> None:
+        if frame.position > self.replica.end > 0 or self.changes is None:
+            raise ProtocolError(
+                f"the leader sends changes that follow its log up to {frame.position}, but this log ends at {self.replica.end}"
+            )
+        self.changes.apply(frame.data)
+
+    def _store_log(self, frames: list[MemberFrame]) -> None:
         for offset, data in joined(
             [ReplicationChunk(frame.offset, frame.data) for frame in frames], self.replica.file_size
         ):
@@ -110,11 +167,11 @@ class Following:
                 self.replica.append(offset, data)
         if frames and self._source.confirmed is not None:
             self._source.confirmed = max(self._source.confirmed, *(frame.confirmed for frame in frames))
-        return self.report()
 
     def report(self) -> MemberReport:
         """Return the ends of this log: record boundaries, because an incomplete record is lost at a restart."""
-        return MemberReport(self._leader_epoch, self.replica.end, self.replica.flushed)
+        changes = self.changes.reported if self.changes is not None and self.changes.is_following else None
+        return MemberReport(self._leader_epoch, self.replica.end, self.replica.flushed, changes)
 
 
 async def follow_master(
@@ -148,8 +205,10 @@ async def follow_master(
             async with open_stream(addr, context) as stream:
                 if has_members:
                     following.accept(await greet(stream, following.hello(), proof, config.broker_name, ANSWER_S))
-                elif proof is not None:
-                    await prove(stream, proof, config.broker_name, ANSWER_S)
+                else:
+                    following.follow_anonymously()
+                    if proof is not None:
+                        await prove(stream, proof, config.broker_name, ANSWER_S)
                 log.info("Following the master at %s from offset %d", addr, following.replica.received)
                 reported = ""
                 await (_follow_as_member if has_members else _follow_as_slave)(config, following, stream, on_stored)
@@ -161,20 +220,53 @@ async def follow_master(
         await refresh_master()
 
 
+async def follow_leader(
+    config: BrokerConfig, following: Following, addr: str, on_stored: Callable[[], None], link: MasterLink
+) -> None:
+    """Follow the leader at the replication address `addr` until cancelled: with failover, another one is another call."""
+    reported, failures = "", 0
+    while True:
+        try:
+            async with open_stream(addr, link.context) as stream:
+                following.accept(
+                    await greet(stream, following.hello(), link.proof, config.broker_name, MEMBER_ANSWER_S)
+                )
+                log.info("Following the leader at %s from offset %d", addr, following.replica.received)
+                reported, failures = "", 0
+                await _follow_as_member(config, following, stream, on_stored)
+        except ArianeError as error:
+            failures += 1
+            if str(error) != reported:
+                reported = str(error)
+                log.warning("Replication from %s failed, retrying: %s", addr, error)
+        await asyncio.sleep(Backoff(MEMBER_RETRY_S, MEMBER_RETRY_MAX_S).delay_s(failures))
+
+
 async def _follow_as_member(
     config: BrokerConfig, following: Following, stream: Stream, on_stored: Callable[[], None]
 ) -> None:
-    frames = MemberFrameReader()
+    frames = MemberFrameReader(has_changes=following.follows_changes)
+    changes, saving = following.changes, asyncio.ensure_future(asyncio.sleep(0))
 
     async def report_end() -> None:
         await stream.write(member_stream.encode_report(following.report()))
 
-    async with _regular_reports(config, report_end):
+    async def save_snapshot(changes: ChangeFollower) -> None:
+        await changes.save()
         await report_end()
-        while True:
-            following.store(frames.feed(await stream.read(config.ha_housekeeping_interval / 1000)))
-            on_stored()
+
+    try:
+        async with _regular_reports(config, report_end):
             await report_end()
+            while True:
+                following.store(frames.feed(await stream.read(config.ha_housekeeping_interval / 1000)))
+                on_stored()
+                await report_end()
+                if changes is not None and changes.has_unsaved and saving.done():
+                    saving.result()  # raises why the last one was not stored
+                    saving = asyncio.ensure_future(save_snapshot(changes))  # meanwhile the log is followed
+    finally:
+        await asyncio.gather(saving, return_exceptions=True)
 
 
 async def _follow_as_slave(

@@ -3,7 +3,7 @@
     log end, reports of members ─► `update` ─► begin_swap ─► compare-and-swap of the record ─► on_stored, on_refused, or unknown
                                        │          │
     required = the stored set, members that join, and each set whose swap may still be applied
-    confirmed = least end of the required members; never falls
+    confirmed = least end of the required members; never falls. confirmed_changes: the same for changes of the broker's state
 
 The set decides which members may lead later, so that each of them needs every confirmed record, at every instant:
 a member leaves the stored set before records are confirmed without it, and records are confirmed with a new member before it is in
@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from ariane.failover.leader_record import InSyncMember
 
-UNKNOWN_END = -1  # of a member that has not reported to this leader
+UNKNOWN_END = -1  # of a member that has not reported to this leader, or has no snapshot of its state yet
+ALL_CHANGES = 1 << 62  # of a member that takes no changes: nothing waits for it
 SAMPLES_PER_LAG = 16  # how exactly the end of the log `lag_s` ago is remembered
 
 
@@ -30,8 +31,38 @@ class InSyncRules(NamedTuple):
     """A member leaves that lacks what the leader had this time ago. Below the 3 s after which sends time out."""
     return_s: float = 5.0
     """A member that was behind returns when it has not been behind for this time."""
+    least: int = 1
+    """A set with fewer members takes a member that was behind as soon as it is not: sends are refused meanwhile."""
     leaves_at_disconnect: bool = False
     """Whether a member leaves at once when its connection ends. Otherwise it stays while it has everything."""
+
+
+class _Samples:
+    """Values of the leader and when it had them, oldest first; the first one is about `lag_s` old."""
+
+    def __init__(self, lag_s: float, value: int, now_s: float) -> None:
+        self._lag_s = lag_s
+        self._samples: deque[tuple[float, int]] = deque([(now_s, value)])
+
+    def add(self, value: int, now_s: float) -> None:
+        if now_s - self._samples[-1][0] < self._lag_s / SAMPLES_PER_LAG:
+            self._samples[-1] = self._samples[-1][0], value
+        else:
+            self._samples.append((now_s, value))
+        self.forget(now_s)
+
+    def forget(self, now_s: float) -> None:
+        samples, oldest_s = self._samples, now_s - self._lag_s
+        while len(samples) > 1 and samples[1][0] <= oldest_s:
+            samples.popleft()
+
+    def is_behind(self, value: int, now_s: float) -> bool:
+        """Return whether a member with this value lacks what the leader had `lag_s` ago.
+
+        A comparison with the leader's value of now would drop busy members, a limit of bytes would drop all of them at a burst.
+        """
+        sampled_s, former = self._samples[0]
+        return now_s - sampled_s >= self._lag_s and value < former
 
 
 class InSyncSet:
@@ -56,6 +87,7 @@ class InSyncSet:
             version: Of the set in the record; grows by one with each swap.
         """
         self.confirmed = 0  # every required member has the log up to here
+        self.confirmed_changes = 0  # every required member has applied the changes up to this number
         self.stored = frozenset(stored) | {own}  # the set in the record, as far as it is known
         self.version = version
         self.required = self.stored
@@ -68,27 +100,33 @@ class InSyncSet:
         self._connected: set[InSyncMember] = set()
         self._joining: set[InSyncMember] = set()  # required, and swapped in once they have what is confirmed
         self._behind_s: dict[InSyncMember, float] = {}  # when a member outside of the set was behind last
-        # Ends of the log and when it had them, oldest first; the first one is about `lag_s` old.
-        self._samples: deque[tuple[float, int]] = deque([(now_s, log_end)])
+        self._applied: dict[InSyncMember, int] = {own: 0}  # numbers of the last changes, as acknowledged
+        self._log_samples = _Samples(rules.lag_s, log_end, now_s)
+        self._change_samples = _Samples(rules.lag_s, 0, now_s)
 
     # --- events ---
 
     def on_append(self, end: int, now_s: float) -> None:
         """Take the leader's end: of the flushed log in SYNC_FLUSH."""
         self._ends[self._own] = end
-        if now_s - self._samples[-1][0] < self._rules.lag_s / SAMPLES_PER_LAG:
-            self._samples[-1] = self._samples[-1][0], end
-        else:
-            self._samples.append((now_s, end))
-        self._forget_samples(now_s)
+        self._log_samples.add(end, now_s)
         self._confirm()
 
-    def on_report(self, member: InSyncMember, end: int) -> None:
-        """Take the acknowledged end of a connected member, whose log is a prefix of the leader's."""
+    def on_change(self, number: int, now_s: float) -> None:
+        """Take the number of the leader's last change."""
+        self._applied[self._own] = number
+        self._change_samples.add(number, now_s)
+        self._confirm_changes()
+
+    def on_report(self, member: InSyncMember, end: int, changes: int = ALL_CHANGES) -> None:
+        """Take the acknowledged end of a connected member, whose log is a prefix of the leader's, and its last change."""
         self._connected.add(member)
         if end > self._ends.get(member, UNKNOWN_END):
             self._ends[member] = end
             self._confirm()
+        if changes > self._applied.get(member, UNKNOWN_END):
+            self._applied[member] = changes
+            self._confirm_changes()
 
     def on_disconnect(self, member: InSyncMember) -> None:
         """Note that a member is not connected any more."""
@@ -115,7 +153,8 @@ class InSyncSet:
 
     def update(self, now_s: float) -> frozenset[InSyncMember] | None:
         """Let members join; return the set to swap in, None if the stored one is right. Call it several times per `lag_s`."""
-        self._forget_samples(now_s)
+        self._log_samples.forget(now_s)
+        self._change_samples.forget(now_s)
         connected = {member.name: member for member in self._connected}
         members = {self._own}
         for member in (self.stored | self._connected) - {self._own}:
@@ -128,9 +167,7 @@ class InSyncSet:
             elif is_behind:
                 self._behind_s[member] = now_s
                 self._joining.discard(member)
-            elif now_s - self._behind_s.get(member, -math.inf) >= self._rules.return_s and self._has_epoch_start(
-                member
-            ):
+            elif self._may_return(member, now_s) and self._has_epoch_start(member):
                 # Under load a member never has what a leader alone confirms: confirmation waits for it from now on.
                 self._joining.add(member)
                 if self._may_enter(member):
@@ -170,24 +207,29 @@ class InSyncSet:
 
     # --- rules ---
 
+    def _may_return(self, member: InSyncMember, now_s: float) -> bool:
+        is_short = len(self.stored) < self._rules.least
+        return is_short or now_s - self._behind_s.get(member, -math.inf) >= self._rules.return_s
+
     def _may_enter(self, member: InSyncMember) -> bool:
-        return self._has_epoch_start(member) and self._ends[member] >= self.confirmed
+        is_complete = self._ends.get(member, UNKNOWN_END) >= self.confirmed
+        return (
+            is_complete
+            and self._has_epoch_start(member)
+            and self._applied.get(member, UNKNOWN_END) >= self.confirmed_changes
+        )
 
     def _has_epoch_start(self, member: InSyncMember) -> bool:
-        return member in self._connected and self._ends[member] >= self._epoch_start
+        has_snapshot = self._applied.get(member, UNKNOWN_END) != UNKNOWN_END
+        return member in self._connected and has_snapshot and self._ends[member] >= self._epoch_start
 
     def _is_behind(self, member: InSyncMember, now_s: float) -> bool:
-        """Return whether a member lacks what the leader had `lag_s` ago.
-
-        A comparison with the leader's end of now would drop busy members, a limit of bytes would drop all of them at a burst.
-        """
-        sampled_s, end = self._samples[0]
-        return now_s - sampled_s >= self._rules.lag_s and self._ends.get(member, UNKNOWN_END) < end
-
-    def _forget_samples(self, now_s: float) -> None:
-        samples, oldest_s = self._samples, now_s - self._rules.lag_s
-        while len(samples) > 1 and samples[1][0] <= oldest_s:
-            samples.popleft()
+        applied = self._applied.get(member, UNKNOWN_END)
+        if applied == UNKNOWN_END and member not in self.stored:
+            applied = ALL_CHANGES  # it waits for its first snapshot: it does not join, and is not late
+        return self._log_samples.is_behind(
+            self._ends.get(member, UNKNOWN_END), now_s
+        ) or self._change_samples.is_behind(applied, now_s)
 
     def _open_sets(self) -> list[frozenset[InSyncMember]]:
         return [members for members, _ in self._open]
@@ -197,8 +239,14 @@ class InSyncSet:
         self.required = self.stored.union(self._joining, *self._open_sets())
         known = self.required | self._connected
         self._ends = {member: end for member, end in self._ends.items() if member in known}
+        self._applied = {member: number for member, number in self._applied.items() if member in known}
         self._behind_s = {member: time_s for member, time_s in self._behind_s.items() if member in self._connected}
         self._confirm()
+        self._confirm_changes()
 
     def _confirm(self) -> None:
         self.confirmed = max(self.confirmed, min(self._ends.get(member, UNKNOWN_END) for member in self.required))
+
+    def _confirm_changes(self) -> None:
+        least = min(self._applied.get(member, UNKNOWN_END) for member in self.required)
+        self.confirmed_changes = max(self.confirmed_changes, least)

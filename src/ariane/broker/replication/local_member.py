@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.lifecycle.persistent_state import PersistentState
+from ariane.broker.lifecycle.topic_deletion import TopicRemover
+from ariane.broker.replication.change_follower import ChangeFollower
 from ariane.broker.replication.following import Following
 from ariane.broker.replication.member_identity import MemberIdentity, member_name, open_identity, read_boot_id
+from ariane.broker.replication.membership import Membership
+from ariane.broker.replication.replication import ReplicationFeed
 from ariane.store.disk.files import Disk
-from ariane.store.log.epochs import open_epochs
+from ariane.store.log.epochs import Epoch, open_epochs
 from ariane.store.message_store import MessageStore
 
 
 class LocalMember:
     """What is stored next to an open log for replication."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk, store: MessageStore) -> None:
+    def __init__(
+        self, config: BrokerConfig, disk: Disk, store: MessageStore, membership: Membership | None = None
+    ) -> None:
         self._store = store
-        self.epochs = open_epochs(disk, config.store_path_root_dir, store.commit_log_max)  # of the log
+        root, end = config.store_path_root_dir, store.commit_log_max
+        self.epochs = open_epochs(disk, root, end, written_by_java=store.recovery_report.is_of_java)  # of the log
+        # Of a slave without failover. With failover, the supervisor has the identity: it stays in all roles.
         self._identity: MemberIdentity | None = None
         self.following: Following | None = None  # of a slave
-        if config.is_slave:
-            root, end = config.store_path_root_dir, store.commit_log_max
+        if membership is not None:
+            membership.attach(self.epochs, store)
+            if membership.epoch:
+                self.epochs.begin(Epoch(membership.epoch, end, membership.me.name))  # before its first record
+        elif config.is_slave:
             self._identity = open_identity(disk, root, member_name(config), boot_id=read_boot_id(), log_end=end)
-            member, source = self._identity.member, store.replication_source
-            self.following = Following(store.follow_master(), self.epochs, member, source)
+        if config.is_slave:
+            identity = membership.identity if membership else self._identity
+            assert identity is not None
+            replica, source = store.follow_master(), store.replication_source
+            self.following = Following(replica, self.epochs, identity.member, source, membership)
+
+    def connect_state(
+        self, state: PersistentState, remover: TopicRemover, feed: ReplicationFeed, now_ms: Callable[[], float]
+    ) -> None:
+        """Let the state of a slave follow that of its master, and send the state of a master."""
+        if not self._store.recovery_report.clean:
+            state.limit_offsets(self._store.max_offset)
+        if self.following is None:
+            feed.send_changes(state)
+        else:
+            self.following.changes = ChangeFollower(state, remover, now_ms)
+
+    def follows_changes(self) -> bool:
+        """Return whether this is a slave whose master sends the changes of its state."""
+        return self.following is not None and self.following.follows_changes
 
     def close_store(self) -> None:
         """Close the store; the incarnation of its data remains if everything is on the disk."""

@@ -48,11 +48,18 @@ class MemberIdentity:
     def __init__(self, disk: Disk, root: str, member: InSyncMember) -> None:
         self.member = member
         self._disk = disk
+        self._root = root
         self._path = _path(root)
 
     def mark_stopped(self) -> None:
         """Note that everything is on the disk: the next start has the same data, also after another start of the machine."""
         write_atomic(self._disk, self._path, msgspec.json.encode(_MemberDocument(self.member.incarnation, "")))
+
+    def renewed(self) -> MemberIdentity:
+        """Return the identity with another incarnation, which is on the disk: acknowledged records may be missing."""
+        member = InSyncMember(self.member.name, secrets.token_hex(8))
+        write_atomic(self._disk, self._path, msgspec.json.encode(_MemberDocument(member.incarnation, read_boot_id())))
+        return MemberIdentity(self._disk, self._root, member)
 
 
 def open_identity(disk: Disk, root: str, name: str, *, boot_id: str, log_end: int) -> MemberIdentity:
@@ -72,6 +79,21 @@ def open_identity(disk: Disk, root: str, name: str, *, boot_id: str, log_end: in
     except OSError as error:
         raise write_error(error, path) from error
     return MemberIdentity(disk, root, InSyncMember(name, incarnation))
+
+
+def log_is_empty(disk: Disk, directory: str) -> bool:
+    """Return whether the commit log in `directory` has no record. The first file of a log begins with one."""
+    try:
+        names = sorted(disk.listdir(directory))
+    except OSError:
+        return True
+    if not names:
+        return True
+    handle = disk.open(f"{directory}/{names[0]}")
+    try:
+        return not disk.pread(handle, 8, 0).strip(b"\0")
+    finally:
+        disk.close(handle)
 
 
 def _read(disk: Disk, path: str) -> _MemberDocument | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.replication import topic_pages
 from ariane.broker.replication.following import Following, MasterLink, follow_master
+from ariane.broker.replication.membership import Membership
 from ariane.broker.state import loaded_values
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import host
@@ -60,6 +61,11 @@ REJECTED: dict[RequestCode, tuple[ResponseCode, str | None]] = {
             RequestCode.DELETE_SUBSCRIPTIONGROUP,
         ),
         (ResponseCode.SYSTEM_ERROR, "this broker is a slave: change topics and groups at its master"),
+    ),
+    # The table of a slave is that of its master, which alone grants locks: clients request them from id 0 only.
+    **dict.fromkeys(
+        (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
+        (ResponseCode.SYSTEM_ERROR, "this broker is a slave: lock queues at its master"),
     ),
     # Tools send it to all brokers of a cluster. A slave may have messages of a topic that it has not copied yet, and follows the
     # deletions of its master anyway, so it succeeds without doing anything.
@@ -139,11 +145,28 @@ async def check_master(peers: ConnectionPool, master: str | None, *, requires_ar
     return STREAM_KEY in table
 
 
-class TableCopier:
-    """Copies the tables of the master into the state of a slave."""
+class FollowingMember(Protocol):
+    """Whether changes of the master's state are followed. [LocalMember]"""
 
-    def __init__(self, *, peers: ConnectionPool, state: PersistentState, remover: TopicRemover) -> None:
+    def follows_changes(self) -> bool: ...
+
+
+class TableCopier:
+    """Copies the tables of the master into the state of a slave.
+
+    While the master sends changes of its state (`change_stream`), only the delay offsets are copied, which a Java broker needs.
+    """
+
+    def __init__(
+        self,
+        *,
+        peers: ConnectionPool,
+        state: PersistentState,
+        remover: TopicRemover,
+        member: FollowingMember,
+    ) -> None:
         self.peers = peers
+        self._member = member  # its state is checked after each request: a late copy must not undo a change
         self._state = state
         self._remover = remover
         self._log = PeerLog(log, lines=1, window_s=REPEAT_S)  # an invalid entry is found in every round
@@ -157,6 +180,8 @@ class TableCopier:
             ("consumer groups", self._copy_groups),
         )
         for name, copy_table in tables:
+            if self._member.follows_changes() and copy_table != self._copy_delay_offsets:
+                continue
             try:
                 await copy_table(master)
             except ArianeError as error:
@@ -169,14 +194,18 @@ class TableCopier:
         table = await topic_pages.fetch(
             self._state.topics, lambda page: self.peers.request_ok(vip_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
         )
-        self._remover.apply_master_deletions(table.deleted_topics or {})
-        self._state.topics.replace(await self._valid(table, "topics", master))
+        table = await self._valid(table, "topics", master)
+        if not self._member.follows_changes():
+            self._remover.apply_master_deletions(table.deleted_topics or {})
+            self._state.topics.replace(table)
 
     async def _copy_offsets(self, master: str) -> None:
         response = await self.peers.request_ok(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
         # Java's dialect of JSON, about 20 bytes for each queue of each group: decode it outside the loop.
         table = await asyncio.to_thread(fastjson.decode, response.body, ConsumerOffsetTable)
-        self._state.offsets.merge(await self._valid(table, "consumer offsets", master))
+        table = await self._valid(table, "consumer offsets", master)
+        if not self._member.follows_changes():
+            self._state.offsets.merge(table)
 
     async def _copy_delay_offsets(self, master: str) -> None:
         response = await self.peers.request(master, RequestCode.GET_ALL_DELAY_OFFSET)
@@ -188,7 +217,9 @@ class TableCopier:
     async def _copy_groups(self, master: str) -> None:
         response = await self.peers.request_ok(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         table = fastjson.decode(response.body, SubscriptionGroupTable)
-        self._state.groups.replace(await self._valid(table, "consumer groups", master))
+        table = await self._valid(table, "consumer groups", master)
+        if not self._member.follows_changes():
+            self._state.groups.replace(table)
 
     async def _valid(self, table: T, name: str, master: str) -> T:
         """Return a table without the entries that no client may send: Java's masters store any."""
@@ -208,8 +239,12 @@ def start(
     following: Following,
     on_stored: Callable[[], None],
     credentials: Credentials | None,
+    membership: Membership | None = None,
 ) -> None:
-    """Start to follow the master's log and to copy its tables periodically. The name servers provide its address."""
+    """Start to follow the master's log and to copy its tables periodically. The name servers provide its address.
+
+    With failover the record names the master, and the supervisor starts to follow it.
+    """
 
     def ha_master() -> str:
         return config.ha_master_address or registration.master.ha_server_addr or ""
@@ -219,7 +254,7 @@ def start(
             await registration.register_now()
 
     async def copy() -> None:
-        if master := registration.master.master_addr:
+        if master := membership.holder_addr() if membership else registration.master.master_addr:
             await copier.copy(master)
 
     context = config.client_context() if config.ha_tls else None
@@ -237,6 +272,8 @@ def start(
     if context is None and config.encrypts_requests:
         text = "Replication from the master is not encrypted. Set haTls=true here and at the master if it is not Java's"
         log.warning(text, extra={"notice": True})
+    tasks.repeat(COPY_INTERVAL_S, copy, "copy the master's tables", first_s=FIRST_COPY_S)
+    if membership is not None:
+        return
     work = follow_master(config, following, ha_master, refresh_master, on_stored, link)
     tasks.start(work, "follow the master")
-    tasks.repeat(COPY_INTERVAL_S, copy, "copy the master's tables", first_s=FIRST_COPY_S)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ariane.broker.state.change_records import (
     NAME_DIGITS,
+    OWN_CHANGES,
     PREFIX,
     Change,
     ChangeEntry,
@@ -24,8 +25,6 @@ from ariane.broker.state.change_records import (
     ChangeLogStart,
     DocumentSaved,
     LoadedChanges,
-    QueuesLocked,
-    QueuesUnlocked,
     SavedDocument,
     encode,
 )
@@ -88,7 +87,7 @@ class ChangeLog:
         self._files = list(loaded.files)  # oldest first
         self._handle: int | None = None  # of the last file; None before the first append of this process
         self._last_n = loaded.last_n  # number of the last appended change
-        self._shared_n = loaded.last_n  # last change that responses to other clients depend on: all but locks
+        self._shared_n = loaded.last_n  # last change that responses to other clients depend on: all but OWN_CHANGES
         self._flushed_n = loaded.last_n  # all changes up to this number are durable
         self._documents: dict[str, tuple[SavedDocument, ...]] = {}  # contents of each document and of its .bak
         self._unflushed: dict[str, int] = {}  # files with changes that are not on the disk → the last of these changes
@@ -148,8 +147,7 @@ class ChangeLog:
                 " written; see the log for the reason"
             )
         n = self._append(change)
-        # No response but that of the lock request depends on a lock, and that one waits for its number.
-        if not isinstance(change, QueuesLocked | QueuesUnlocked):
+        if not isinstance(change, OWN_CHANGES):
             self._shared_n = n
         return n
 

@@ -27,6 +27,7 @@ import msgspec
 from ariane.broker.state import json_documents
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
 from ariane.protocol.requests.clients import WireQueue
+from ariane.protocol.requests.pop import RequestMode
 from ariane.store.disk.files import Disk, read_error, read_whole
 
 log = logging.getLogger("ariane.broker.state")
@@ -89,6 +90,53 @@ class QueuesUnlocked(msgspec.Struct, frozen=True, tag="unlocked"):
     queues: tuple[WireQueue, ...]
 
 
+class MessagesTaken(msgspec.Struct, frozen=True, tag="popTaken"):
+    """Messages that a group took from a queue by POP, new or again. `next`: offset of the first one that was never taken."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offsets: tuple[int, ...]
+    at_ms: int
+    visible_ms: int
+    next: int
+
+
+class MessagesAcknowledged(msgspec.Struct, frozen=True, tag="popAcked"):
+    """Messages that a group has consumed by POP, or that can no longer be read."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offsets: tuple[int, ...]
+
+
+class MessageHidden(msgspec.Struct, frozen=True, tag="popHidden"):
+    """A taken message that is visible again at another time, as a delivery at `at_ms`."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    at_ms: int
+    visible_ms: int
+
+
+class PopRestarted(msgspec.Struct, frozen=True, tag="popRestarted"):
+    """A group takes messages of a queue from `next` on, and forgets what it has taken."""
+
+    group: str
+    topic: str
+    queue_id: int
+    next: int
+
+
+class RequestModePut(msgspec.Struct, frozen=True, tag="requestMode"):
+    """How the members of a group receive messages of a topic: POP or PULL."""
+
+    mode: RequestMode
+
+
 class SavedDocument(msgspec.Struct, frozen=True, array_like=True):
     """A content of a document, which holds all changes up to number `n`."""
 
@@ -110,17 +158,37 @@ class ChangeLogStart(msgspec.Struct, frozen=True, tag="begin"):
     documents: dict[str, tuple[SavedDocument, ...]]
 
 
-Change = TopicPut | TopicDeleted | GroupPut | GroupDeleted | OffsetsPut | QueuesLocked | QueuesUnlocked
+Change = (
+    TopicPut
+    | TopicDeleted
+    | GroupPut
+    | GroupDeleted
+    | OffsetsPut
+    | QueuesLocked
+    | QueuesUnlocked
+    | MessagesTaken
+    | MessagesAcknowledged
+    | MessageHidden
+    | PopRestarted
+    | RequestModePut
+)
+# Responses of other clients do not depend on these: only the response to the request waits until they are durable.
+OWN_CHANGES = QueuesLocked | QueuesUnlocked | MessagesTaken | MessagesAcknowledged | MessageHidden | PopRestarted
 
 # Documents that a change affects.
 DOCUMENTS: dict[type, tuple[str, ...]] = {
     TopicPut: (json_documents.TOPICS,),
-    TopicDeleted: (json_documents.TOPICS, json_documents.OFFSETS, json_documents.DELETED),
+    TopicDeleted: (json_documents.TOPICS, json_documents.OFFSETS, json_documents.DELETED, json_documents.POP),
     GroupPut: (json_documents.GROUPS,),
-    GroupDeleted: (json_documents.GROUPS, json_documents.OFFSETS),
+    GroupDeleted: (json_documents.GROUPS, json_documents.OFFSETS, json_documents.POP),
     OffsetsPut: (json_documents.OFFSETS,),
     QueuesLocked: (json_documents.LOCKS,),
     QueuesUnlocked: (json_documents.LOCKS,),
+    MessagesTaken: (json_documents.POP,),
+    MessagesAcknowledged: (json_documents.POP,),
+    MessageHidden: (json_documents.POP,),
+    PopRestarted: (json_documents.POP,),
+    RequestModePut: (json_documents.MODES,),
 }
 
 
@@ -128,17 +196,7 @@ class ChangeEntry(msgspec.Struct, frozen=True):
     """One line of the log."""
 
     n: int
-    change: (
-        TopicPut
-        | TopicDeleted
-        | GroupPut
-        | GroupDeleted
-        | OffsetsPut
-        | QueuesLocked
-        | QueuesUnlocked
-        | DocumentSaved
-        | ChangeLogStart
-    )
+    change: Change | DocumentSaved | ChangeLogStart
 
 
 def encode(entry: ChangeEntry) -> bytes:

@@ -33,6 +33,9 @@ CREATING_CODES = frozenset(
         RequestCode.HEART_BEAT,
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     }

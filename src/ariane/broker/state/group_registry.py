@@ -74,11 +74,20 @@ class GroupRegistry:
                 self._apply(config, self._version)
         return config
 
-    def replace(self, table: SubscriptionGroupTable) -> None:
-        """Replace the table by the master's if the versions differ (on a slave)."""
-        if table.data_version != self._version:
+    def replace(self, table: SubscriptionGroupTable, *, is_forced: bool = False) -> None:
+        """Replace the table by the master's if the versions differ, or in any case (on a slave)."""
+        if is_forced or table.data_version != self._version:
             self._groups = dict(table.subscription_group_table)
             self._version = table.data_version
+            self.on_table_change()
+
+    def apply(self, change: GroupPut | GroupDeleted) -> None:
+        """Make a change of the master (on a slave), which is stored already."""
+        if isinstance(change, GroupPut):
+            self._apply(change.config, change.version)
+        elif change.version is not None:
+            self._groups.pop(change.name, None)
+            self._version = change.version
             self.on_table_change()
 
     def put(self, config: SubscriptionGroupConfig) -> None:

@@ -34,6 +34,8 @@ DELAY_OFFSETS = "delayOffset.json"
 FILTERS = "consumerFilter.json"
 LOCKS = "queueLocks.json"
 DELETED = "deletedTopics.json"
+POP = "popState.json"
+MODES = "messageRequestMode.json"
 
 
 class LoadedDocument(NamedTuple, Generic[T]):

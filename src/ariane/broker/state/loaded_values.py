@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from ariane.broker.state import json_documents
 from ariane.broker.state.consumer_filters import FilterTable
+from ariane.broker.state.pop_table import PopDocument, PopQueueEntry
 from ariane.broker.state.queue_locks import LockTable
 from ariane.errors import ProtocolError
 from ariane.model.topic import TopicDeletion
@@ -26,6 +28,7 @@ from ariane.protocol.requests import rules
 from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import LockBatch, WireQueue
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
+from ariane.protocol.requests.pop import RequestModes
 from ariane.protocol.requests.routing import MasterTopicTable, TopicTable
 from ariane.store.disk.files import Disk, read_whole, write_atomic, write_error
 
@@ -182,6 +185,24 @@ def _check_deletions(document: DeletedTopics) -> Iterator[Dropped]:
     yield from _drop(document.deleted_topics, check)
 
 
+def _check_pop(document: PopDocument) -> Iterator[Dropped]:
+    for group, topics in document.groups.items():
+        for topic, queues in topics.items():
+
+            def check(queue_id: int, queue: PopQueueEntry, group: str = group, topic: str = topic) -> None:
+                offsets = [offset for offset, *_ in queue.taken]
+                rules.check(UpdateConsumerOffset(group, topic, queue_id, queue.next))
+                if any(later <= earlier for earlier, later in pairwise([-1, *offsets, queue.next])):
+                    raise ProtocolError(f"Offsets below {queue.next} are expected in ascending order")
+
+            yield from _drop(queues, check)
+
+
+def _check_modes(document: RequestModes) -> Iterator[Dropped]:
+    for modes in document.message_request_mode_map.values():
+        yield from _drop(modes, lambda group, mode: rules.check(mode))
+
+
 _CHECKS: Mapping[type, Check] = {
     DeletedTopics: _check_deletions,
     TopicTable: _check_topics,
@@ -191,4 +212,6 @@ _CHECKS: Mapping[type, Check] = {
     DelayOffsetTable: _check_delays,
     FilterTable: _check_filters,
     LockTable: _check_locks,
+    PopDocument: _check_pop,
+    RequestModes: _check_modes,
 }

@@ -47,11 +47,9 @@ class QueueLocks:
     ) -> None:
         self._record = record
         self._live_ms = live_ms  # a lock expires this long after its last renewal
-        self._groups: dict[str, dict[MessageQueue, _Lock]] = {
-            group: {queue.queue(): _Lock(client_id, now_ms) for client_id, queues in owners.items() for queue in queues}
-            for group, owners in (saved or LockTable()).lock_table.items()
-        }
-        self._count = sum(map(len, self._groups.values()))  # compared with LOCKS_MAX
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0  # compared with LOCKS_MAX
+        self.replace(saved or LockTable(), now_ms)
 
     def table(self) -> LockTable:
         """Return the document for queueLocks.json."""
@@ -65,6 +63,27 @@ class QueueLocks:
                 for group, locked in owners.items()
             }
         )
+
+    def replace(self, table: LockTable, now_ms: float) -> None:
+        """Replace all locks, of a document or of the master; they count as renewed now."""
+        self._groups = {
+            group: {queue.queue(): _Lock(client_id, now_ms) for client_id, queues in owners.items() for queue in queues}
+            for group, owners in table.lock_table.items()
+        }
+        self._count = sum(map(len, self._groups.values()))
+
+    def apply(self, change: QueuesLocked | QueuesUnlocked, now_ms: float) -> None:
+        """Apply a change of owners at the master (on a slave). The owners here do not matter."""
+        locks = self._groups.setdefault(change.group, {})
+        self._count -= len(locks)
+        for queue in change.queues:
+            if isinstance(change, QueuesLocked):
+                locks[queue.queue()] = _Lock(change.client_id, now_ms)
+            else:
+                locks.pop(queue.queue(), None)
+        self._count += len(locks)
+        if not locks:
+            del self._groups[change.group]
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: float) -> list[MessageQueue]:
         """Lock the queues that are free, expired, or already owned by the client. Return those that it owns now."""

@@ -22,19 +22,26 @@ from ariane.broker.state.change_records import (
     DOCUMENTS,
     GroupDeleted,
     GroupPut,
+    MessageHidden,
+    MessagesAcknowledged,
+    MessagesTaken,
     OffsetsPut,
+    PopRestarted,
     QueuesLocked,
     QueuesUnlocked,
+    RequestModePut,
     SavedDocument,
     TopicDeleted,
     TopicPut,
 )
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.loaded_values import DeletedTopics
+from ariane.broker.state.pop_table import PopChange, PopDocument, PopTable
 from ariane.broker.state.queue_locks import LockTable
 from ariane.errors import StoreError
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import WireQueue
+from ariane.protocol.requests.pop import RequestModes
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.disk.files import Disk
 from ariane.store.log.deletions import Deletions
@@ -55,6 +62,8 @@ class SavedState:
         self.groups = SubscriptionGroupTable()  # by name
         self.offsets = ConsumerOffsetTable()  # by topic and group
         self.locks: dict[str, dict[WireQueue, str]] = {}  # group → queue → client id
+        self.request_modes = RequestModes()  # by topic and group
+        self.pop = PopTable()  # what groups have taken by POP
         self.deletions = Deletions()  # log offsets of deleted topics
         self.unsaved: set[str] = set()  # documents that lack changes of the log, or have invalid entries
         self.dropped = 0  # invalid entries of all documents
@@ -67,6 +76,8 @@ class SavedState:
         self.topics = self._read(json_documents.TOPICS, TopicTable)
         self.groups = self._read(json_documents.GROUPS, SubscriptionGroupTable)
         self.offsets = self._read(json_documents.OFFSETS, ConsumerOffsetTable)
+        self.request_modes = self._read(json_documents.MODES, RequestModes)
+        self.pop = PopTable(self._read(json_documents.POP, PopDocument))
         self.deletions = Deletions(self._read(json_documents.DELETED, DeletedTopics).deleted_topics)
         for group, owners in self._read(json_documents.LOCKS, LockTable, is_expendable=True).lock_table.items():
             self.locks[group] = {queue: client_id for client_id, queues in owners.items() for queue in queues}
@@ -129,6 +140,7 @@ class SavedState:
             if stale:
                 self.unsaved.update(stale)
                 self._apply(entry.change, stale, offsets)
+                self._apply_pop(entry.change, stale)
         self.offsets = offsets.view()
 
     def _holds(self, name: str) -> int:
@@ -166,5 +178,16 @@ class SavedState:
             case QueuesUnlocked(group, queues):
                 for queue in queues:
                     self.locks.get(group, {}).pop(queue, None)
-            case _:
+            case _ if not isinstance(change, PopChange | RequestModePut):
                 raise AssertionError(f"unknown change: {change!r}")
+
+    def _apply_pop(self, change: object, stale: Sequence[str]) -> None:
+        match change:
+            case TopicDeleted(name) if json_documents.POP in stale:
+                self.pop.remove_topic(name)
+            case GroupDeleted(name, offsets=True) if json_documents.POP in stale:
+                self.pop.remove_group(name)
+            case RequestModePut(mode):
+                self.request_modes.put(mode)
+            case MessagesTaken() | MessagesAcknowledged() | MessageHidden() | PopRestarted():
+                self.pop.apply(change)

@@ -116,15 +116,28 @@ class TopicRegistry:
         """Return the document for topics.json."""
         return TopicTable(self._version, dict(self._topics))
 
-    def replace(self, table: TopicTable) -> None:
-        """Replace the table by the master's if the versions differ (on a slave)."""
-        if table.data_version != self._version:
+    def replace(self, table: TopicTable, *, is_forced: bool = False) -> None:
+        """Replace the table by the master's if the versions differ, or in any case (on a slave)."""
+        if is_forced or table.data_version != self._version:
             self._topics = dict(table.topic_config_table)
             self.queue_count = sum(map(_queues, self._topics.values()))
             self._ordered = {name for name, topic in self._topics.items() if topic.order}
             self._version = table.data_version
             self.on_topics_change(None)
             self.on_table_change()
+
+    def apply(self, change: TopicPut | TopicDeleted) -> None:
+        """Make a change of the master (on a slave), which is stored already."""
+        name = change.config.topic_name if isinstance(change, TopicPut) else change.name
+        former = self._topics.pop(name, None)
+        self.queue_count -= 0 if former is None else _queues(former)
+        self._ordered.discard(name)
+        if isinstance(change, TopicPut):
+            self._topics[name] = change.config
+            self.queue_count += _queues(change.config)
+            self._update_ordered(change.config)
+        if change.version is not None:
+            self._publish([name], change.version)
 
     def put(self, config: TopicConfig, *, is_internal: bool = False) -> None:
         """Create or change a topic.

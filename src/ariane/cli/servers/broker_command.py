@@ -6,6 +6,7 @@ ariane broker status broker-a    a subcommand (`broker_subcommands`)
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from ariane.cli.admin import broker_subcommands
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import path_option, port_option
 from ariane.cli.output.help_format import create_app, examples
+from ariane.errors import UsageError
 
 SUMMARY = """Run a broker; subcommands administer running brokers.
 
@@ -76,6 +78,13 @@ def broker(
             help="Create topics that have messages but are not in the configuration.",
         ),
     ] = False,
+    new_broker_set: Annotated[
+        bool,
+        typer.Option(
+            "--new-broker-set",
+            help="With failoverEndpoints: create the record of the set if there is none, with this broker alone.",
+        ),
+    ] = False,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a broker, unless a subcommand follows."""
@@ -84,8 +93,9 @@ def broker(
         return
     from ariane.broker.broker import Broker
     from ariane.broker.config.broker_config import BROKER_SETTINGS
+    from ariane.broker.failover.supervisor import FailoverBroker
     from ariane.cli.servers import run_server
-    from ariane.cli.servers.metrics_endpoint import broker_faults, broker_source, with_metrics
+    from ariane.cli.servers.metrics_endpoint import RunningBroker, broker_faults, broker_source, with_metrics
 
     options = {
         "insecure": "true" if insecure or compatible else None,
@@ -95,9 +105,23 @@ def broker(
     }
     config = run_server.load_config(BROKER_SETTINGS, config_file, options, prints=print_config, compatible=compatible)
     path = str(config_file.resolve()) if config_file else None
+    if new_broker_set and not config.has_failover:
+        raise UsageError("--new-broker-set", "", "requires failoverEndpoints")
+
+    def create() -> AbstractAsyncContextManager[RunningBroker]:
+        if config.has_failover:
+            return FailoverBroker(
+                config,
+                config_file=path,
+                accept_empty_log=accept_empty_log,
+                restore_topics=restore_topics,
+                creates_set=new_broker_set,
+            )
+        return Broker(config, config_file=path, accept_empty_log=accept_empty_log, restore_topics=restore_topics)
+
     run_server.serve(
         lambda: with_metrics(
-            Broker(config, config_file=path, accept_empty_log=accept_empty_log, restore_topics=restore_topics),
+            create(),
             broker_source,
             config.bind_address,
             config.metrics_port,

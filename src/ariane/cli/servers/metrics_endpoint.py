@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ariane.errors import StoreError
 from ariane.protocol.requests.routing import MASTER_ID
 
 if TYPE_CHECKING:
-    from ariane.broker.broker import Broker
+    from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
     from ariane.metrics.endpoint import MetricsSource
+    from ariane.metrics.families import Family
     from ariane.nameserver.server import NameServer
     from ariane.net.listening.server_tls import ServerTls
 
@@ -26,16 +28,47 @@ class TlsServer(Protocol):
 T = TypeVar("T", bound=TlsServer)
 
 
-def broker_source(broker: Broker) -> MetricsSource:
+class RunningBroker(TlsServer, Protocol):
+    """A broker, of one role or with failover."""
+
+    @property
+    def addr(self) -> str: ...
+    @property
+    def services(self) -> BrokerServices: ...
+    @property
+    def handlers(self) -> BrokerHandlers: ...
+    async def reload(self) -> None: ...
+
+
+class _CurrentRole:
+    """The metrics of a broker in its current role: failover replaces its services."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._broker = broker
+        self._services: BrokerServices | None = None  # of the source
+        self._source: MetricsSource | None = None
+
+    async def families(self, timeout_s: float | None) -> Iterable[Family]:
+        """Return the families of a scrape. [MetricsSource]"""
+        from ariane.metrics.broker_source import BrokerSource
+
+        services = self._broker.services
+        if self._source is None or services is not self._services:
+            self._services, self._source = services, BrokerSource(services, self._broker.handlers.runtime_info)
+        return await self._source.families(timeout_s)
+
+
+def broker_source(broker: RunningBroker) -> MetricsSource:
     """Return the source of a started broker."""
-    from ariane.metrics.broker_source import BrokerSource
-
-    return BrokerSource(broker.services, broker.handlers.runtime_info)
+    return _CurrentRole(broker)
 
 
-def broker_faults(broker: Broker) -> list[str]:
+def broker_faults(broker: RunningBroker) -> list[str]:
     """Return why a started broker cannot take messages, or cannot be found by clients."""
-    services = broker.services
+    try:
+        services = broker.services
+    except StoreError as error:  # between two roles
+        return [str(error)]
     store = services.store
     # A slave refuses messages by its role.
     refusal = store.failure or (store.refusal if services.settings.current.broker_id == MASTER_ID else None)

@@ -85,7 +85,14 @@ def check(
     "ariane store cat ~/.ariane/store --topic orders --queue 0 --from 4120 --json",
 )
 def cat(
-    directory: Directory,
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            parser=shared_options.local_path,
+            metavar="DIR",
+            help="Store directory (storePathRootDir), or a file of its directory cut: what a failover cut off the log.",
+        ),
+    ],
     commit_log: CommitLog = None,
     topic: shared_options.Topic = None,
     queue: Annotated[
@@ -123,10 +130,14 @@ def cat(
     # Queue ids exist within a topic only.
     if queue is not None and topic is None:
         raise UsageError("--queue", queue, "requires --topic; specify both")
+    if queue is not None and directory.is_file():
+        raise UsageError("--queue", queue, "requires a store directory; a cut file has no queues")
     remaining = count
     try:
         records = (
-            reader.read_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
+            reader.read_cut(_root(directory), start)
+            if directory.is_file()
+            else reader.read_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
             if topic is not None and queue is not None
             else reader.read_log(_root(directory), start, commit_log=_log_root(commit_log))
         )

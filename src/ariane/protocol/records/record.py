@@ -285,6 +285,19 @@ def store_ms_at(sys_flag: int) -> int:
     return STORE_MS_AT + V6_EXTRA if sys_flag & BORN_HOST_V6 else STORE_MS_AT
 
 
+def queue_offset(data: bytes) -> int:
+    """Decode only the queue offset of a record."""
+    value: int = I64.unpack_from(data, QUEUE_OFFSET_AT)[0]
+    return value
+
+
+def with_reconsume_times(data: bytes, times: int) -> bytes:
+    """Return a copy of a record with another number of redeliveries."""
+    (sys_flag,) = I32.unpack_from(data, SYS_FLAG_AT)
+    position = body_size_at(sys_flag) - BODY_SIZE_AT + RECONSUME_TIMES_AT
+    return data[:position] + I32.pack(times) + data[position + I32.size :]
+
+
 def store_ms(data: bytes, position: int = 0) -> int:
     """Decode only the store timestamp of the record at `position`."""
     try:

@@ -172,6 +172,16 @@ RULES: dict[str, FieldRule | None] = {
     "consumers": FieldRule(0, count=4_096),
     "producers": FieldRule(0, count=4_096),
     "mq_set": FieldRule(0, count=QUEUES_MAX),
+    # POP
+    "exp": EXPRESSION,
+    "exp_type": WORD,
+    "attempt_id": ID,
+    "extra_info": ID,
+    "bits": FieldRule(16_384, may_be_empty=True, is_free=True),  # of 98,304 messages
+    "retry": WORD,
+    "acks": FieldRule(0, count=10_000),
+    "strategy_name": WORD,
+    "mode": WORD,
     # messages
     "properties": None,  # the store refuses more than 32,767 bytes with code 13, as 4.9.4 does
     "msg_id": ID,

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from ariane.errors import ProtocolError, StoreError
 from ariane.kernels.scanned_record import NotARecord
 from ariane.protocol.records.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
-from ariane.protocol.records.record import Record, decode
+from ariane.protocol.records.record import FILLER_MAGIC, SIZE_AND_MAGIC, Record, decode
 from ariane.store.check.check_report import inspect_files
 from ariane.store.disk.files import Disk, OpenFiles, ReadOnlyDisk
-from ariane.store.disk.segments import Segments
+from ariane.store.disk.segments import NAME_DIGITS, Segments
 from ariane.store.log import corrupt_ranges
 from ariane.store.log.record_scanner import RecordScanner, read_record
 
@@ -45,6 +45,27 @@ def read_log(
         raise StoreError(f"Cannot read {error.filename or root}: {error.strerror or error}") from error
     finally:
         files.close()
+
+
+def read_cut(path: str, start: int = 0) -> Iterator[Record | str]:
+    """Yield the messages of a file with what was cut off a log (`recovery.log_cut`), from log offset `start` on."""
+    name = path.rpartition("/")[2].partition("-")[0]
+    if not (len(name) == NAME_DIGITS and name.isdecimal()):
+        raise StoreError(f"{path} is not a file of a store's cut directory: its name begins with {NAME_DIGITS} digits")
+    disk = ReadOnlyDisk()
+    handle = disk.open(path)
+    try:
+        position, base, size = 0, int(name), disk.size(path) or 0
+        while position < size:
+            length, magic = SIZE_AND_MAGIC.unpack(disk.pread(handle, SIZE_AND_MAGIC.size, position).ljust(8, b"\0"))
+            if not 0 < length <= size - position:
+                yield f"{size - position} bytes at {base + position} are not a record"
+                return
+            if magic != FILLER_MAGIC and base + position >= start:
+                yield _decode(disk.pread(handle, length, position), base + position)
+            position += length
+    finally:
+        disk.close(handle)
 
 
 def read_queue(

@@ -129,6 +129,11 @@ class CheckpointFile:
         # On the disk for certain: only this one allows files to be removed.
         self.durable = self.latest
 
+    @property
+    def is_of_java(self) -> bool:
+        """Whether a Java broker wrote it last, also if a rebuild after that has not ended; True without a checkpoint, too."""
+        return self.latest.safe_offset is None or self.latest.queue_files == REBUILDING_JAVA
+
     def lower(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint that covers less, durably, before what it no longer covers is changed."""
         handle = self._files.get(self.path)

@@ -135,6 +135,12 @@ class EpochHistory:
         if epochs != self.epochs:
             self._store(self.promised, epochs)
 
+    def cut(self, log_end: int) -> None:
+        """Remove the entries of records from `log_end` on, after they were cut off: none of them may be valid again later."""
+        epochs = tuple(epoch for epoch in self.epochs if epoch.start < log_end)
+        if epochs != self.epochs:
+            self._store(self.promised, epochs)
+
     def trim(self, log_start: int) -> None:
         """Remove the entries of removed files."""
         epochs = trimmed(self.epochs, log_start)
@@ -173,10 +179,14 @@ def open_epochs(disk: Disk, root: str, log_end: int, *, written_by_java: bool = 
         log.warning(
             "%s does not describe the log, which a Java broker has written: its entries are ignored", _path(root)
         )
-        return EpochHistory(disk, root, promised=document.promised)
-    # An epoch after the end of the log has no records here: those before it were lost with the power.
-    epochs = tuple(epoch for epoch in document.epochs if epoch.start <= log_end)
-    return EpochHistory(disk, root, promised=document.promised, epochs=epochs)
+        history = EpochHistory(disk, root, promised=document.promised, epochs=document.epochs)
+        history.cut(0)
+        return history
+    history = EpochHistory(disk, root, promised=document.promised, epochs=document.epochs)
+    # An epoch after the end of the log has no records here: those before it were lost with the power, or cut off.
+    if any(epoch.start > log_end for epoch in document.epochs):
+        history.cut(log_end)
+    return history
 
 
 def _path(root: str) -> str:

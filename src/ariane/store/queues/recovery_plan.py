@@ -39,6 +39,7 @@ class RecoveryReport(NamedTuple):
     notes: tuple[str, ...] = ()  # lines to report
     corrupt_ranges: tuple[CorruptRange, ...] = ()  # ranges that were skipped
     commits: Sequence[int] = ()  # offsets of records of committed transactions from `read_from` on
+    is_of_java: bool = False  # a Java broker wrote the store last, or nothing was ever written
 
 
 class RecoveryPlan(NamedTuple):

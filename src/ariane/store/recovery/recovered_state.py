@@ -69,6 +69,7 @@ def recover_store(
     accepted = recovery.refuse_loss(loaded, accept_loss=config.accept_empty_log)
     mark_running(files, config.root)
     plan = recovery.plan_recovery(loaded, config)
+    is_of_java = loaded.checkpoint.is_of_java
     # Before the rebuild, which would otherwise number new records after those of a deleted topic.
     remove_deleted_queues(loaded.queues, deletions)
     recovering = recovery.LogRecovery(loaded, config, plan)
@@ -90,7 +91,7 @@ def recover_store(
         index=index,
         delayed=delayed,
         deletions=deletions,
-        report=recovery.merge_report(report, recovering.corrupt_ranges, notes),
+        report=recovery.merge_report(report, recovering.corrupt_ranges, notes)._replace(is_of_java=is_of_java),
     )
 
 

@@ -13,6 +13,7 @@ from ariane.access.public_ports import OPEN_PORTS_KEY
 from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
+from ariane.broker.replication.membership import Membership
 from ariane.broker.stats import stats_log_format
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_recorder import StatsRecorder
@@ -65,6 +66,7 @@ class RuntimeInfoHandler:
         open_ports: str,
         exceeded_limits: Mapping[str, int],
         audit: ServerAuditLog | None,
+        membership: Membership | None = None,
         clock: Clock,
     ) -> None:
         self._settings = settings  # addresses and limits that the reply lists
@@ -80,6 +82,7 @@ class RuntimeInfoHandler:
         self._open_ports = {OPEN_PORTS_KEY: open_ports} if open_ports else {}
         self._exceeded_limits = exceeded_limits  # how often each was, since the start
         self._audit = audit  # None if it is off
+        self._membership = membership  # None without failover
         self._clock = clock  # uptime
         self._boot_ms = clock.now_ms()  # wall time of the start
 
@@ -113,6 +116,7 @@ class RuntimeInfoHandler:
             **self._open_ports,
             **({EXCEEDED_LIMITS_KEY: exceeded} if (exceeded := describe_exceeded(self._exceeded_limits)) else {}),
             **({FAILURES_KEY: failures} if self._audit and (failures := self._audit.state.describe()) else {}),
+            **(self._membership.describe() if self._membership else {}),
             "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
             **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
         }

@@ -112,6 +112,7 @@ class TopicAdminHandler:
         self.stats.drop_group(request.group_name)
         if request.remove_offset:
             self.state.offsets.remove_group(request.group_name)
+            self.state.pop.remove_group(request.group_name)
         return Reply()
 
     def _put_topic(self, request: CreateTopic) -> None:

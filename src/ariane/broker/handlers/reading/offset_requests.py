@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.consumer_offsets import ConsumerOffsets, starts_first
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError
 from ariane.model.topic import topic_name_fault
@@ -20,7 +20,7 @@ from ariane.protocol.requests.messaging import (
     TimestampResponse,
     UpdateConsumerOffset,
 )
-from ariane.store.message_store import GetStatus, MessageStore
+from ariane.store.message_store import MessageStore
 
 UNKNOWN_TOPIC_QUEUES = 1_024  # maximum number of queues with offsets of a topic that does not exist on this broker
 
@@ -106,17 +106,15 @@ class OffsetHandler:
             if request.commit_offset > end:
                 remark = f"offset {request.commit_offset} is beyond the end {end} of {request.topic}-{request.queue_id}"
                 raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{remark}: the topic was deleted")
-        self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        group, topic_name, queue_id, offset = (
+            request.consumer_group, request.topic, request.queue_id, request.commit_offset,
+        )  # fmt: skip
+        if not self._offsets.commit_consumed(group, topic_name, queue_id, offset):
+            end = self._store.max_offset(topic_name, queue_id)
+            remark = f"offset {offset} is beyond the end {end} of {topic_name}-{queue_id}: it would skip messages"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         return Reply(fields={})
 
 
 def _offset(offset: int) -> Reply:
     return Reply(fields=encode_header(OffsetResponse(offset)))
-
-
-def starts_first(store: MessageStore, topic: str, queue_id: int) -> bool:
-    """Return whether a group without a committed offset starts at 0: the queue still has its first message, in memory."""
-    if store.min_offset(topic, queue_id) > 0:
-        return False
-    first = store.get(topic, queue_id, 0, 1)
-    return first.status != GetStatus.FOUND or not first.suggest_slave

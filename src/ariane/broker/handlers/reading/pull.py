@@ -90,7 +90,7 @@ class PullHandler:
         config = self.settings.current
         # A slave's offsets are copied from its master: a commit here would be overwritten.
         if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0 and not config.is_slave:
-            self.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+            self.offsets.commit_consumed(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
         result = self._get_and_count(request, record_filter, request.queue_offset)
         if _response_code(result, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
             hold_ms = request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills

@@ -201,7 +201,7 @@ class PullTurns:
             plan, (_, queue_id, _, commit_offset, _, _, _) = run.plans[index], run.pulls[index]
             if plan.commits and commit_offset >= 0:
                 try:
-                    self._offsets.commit(plan.group, plan.topic, queue_id, commit_offset)
+                    self._offsets.commit_consumed(plan.group, plan.topic, queue_id, commit_offset)
                 except ReplyError:
                     return index  # the handler meets it again, and replies
         return count

@@ -17,7 +17,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Prints messages until `count` came (0: until it is stopped) or time is over (status 3): namesrv topic group expression count seconds [name=value ...].
  * `fail` fails on each message it prints, `level` asks for that delay, `most` bounds the attempts, `broadcast` reads all queues,
- * `pause` takes up to so many ms for each message before it is printed. */
+ * `pause` takes up to so many ms for each message before it is printed; with `pop`, the broker assigns the queues (5.x). */
 public final class Consume {
     public static void main(String[] args) throws Exception {
         Json.endAtFirstError();
@@ -40,6 +40,9 @@ public final class Consume {
         if (options.containsKey("broadcast")) {
             // MessageModel is in another package in 5.x
             consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), "BROADCASTING"));
+        }
+        if (options.containsKey("pop")) { // not in 4.9.4
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         if (options.containsKey("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {

@@ -1,0 +1,299 @@
+"""POP of 5.x: POP_MESSAGE (200050), its acknowledgements, and requests about parked ones.
+
+[PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor]
+
+POP_MESSAGE → checks, filter (`pull_filter`) → PopService.take of each queue ─ messages ─→ reply
+                                                                            └ none ─────→ ParkedPolls → reply
+ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME → PopService → reply when the change is durable
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.broker.collaborators import LockDurability
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.handlers.reading.pull import pulled_messages
+from ariane.broker.handlers.reading.pull_filter import PullFilterBuilder
+from ariane.broker.pop.parked_polls import ParkedPolls, PollKey
+from ariane.broker.pop.pop_service import PopService, TakenBatch
+from ariane.broker.state.pop_table import QueueKey
+from ariane.broker.state.topic_registry import TopicRegistry
+from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.clock import Clock
+from ariane.errors import FlushFailed, ReplyError
+from ariane.net.connection import HandlerResult, Peer, Reply
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import decode_body, decode_header, encode_header
+from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
+from ariane.protocol.requests.pop import (
+    FROM_END,
+    ORDERED_QUEUE,
+    AckMessage,
+    BatchAckBody,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    PollingInfo,
+    PollingInfoResponse,
+    PopMessage,
+    PopMessageResponse,
+    PopNotification,
+    PopNotificationResponse,
+    parse_handle,
+)
+from ariane.store.message_store import MessageStore, RecordFilter
+
+COUNT_MAX = 32  # messages of one request, as in 5.x
+HOLD_MAX_MS = 120_000  # longer than any client waits for its response
+ALL_QUEUES = -1
+
+
+class _Poll(NamedTuple):
+    """A request that may be parked."""
+
+    request: PopMessage
+    record_filter: RecordFilter
+    reply: list[Reply]
+    """Empty until it is answered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopHandler:
+    """Delivers messages to POP consumers."""
+
+    settings: DynamicConfig
+    filters: PullFilterBuilder  # checks and filter of a request
+    topics: TopicRegistry
+    store: MessageStore
+    service: PopService
+    polls: ParkedPolls[_Poll]  # requests that found nothing
+    durability: LockDurability  # an acknowledgement is answered once it survives a restart
+    stats: BrokerStats  # messages and bytes by group
+    clock: Clock
+    turn: Iterator[int] = field(default_factory=itertools.count)  # each request begins with another queue
+
+    def pop(self, command: Command, peer: Peer) -> HandlerResult:
+        """Handle POP_MESSAGE. The reply is an awaitable if the request is parked."""
+        request = decode_header(command, PopMessage)
+        try:
+            poll = _Poll(request, self._check(request), [])
+        except ReplyError as error:
+            return _nothing(error.code, error.remark)
+        if self._serve(poll):
+            return poll.reply[0]
+        if request.poll_time <= 0:
+            return _nothing(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+        return self._park(poll)
+
+    def ack(self, command: Command, peer: Peer) -> HandlerResult:
+        """Handle ACK_MESSAGE. A delivery that has ended is acknowledged once more, without effect."""
+        request = decode_header(command, AckMessage)
+        handle = parse_handle(request.extra_info)
+        key = QueueKey(request.consumer_group, request.topic, request.queue_id)
+        self._check_offset(key, request.offset)
+        self.service.acknowledge(key, handle.taken_ms, (request.offset,))
+        return self._acknowledged(key, is_ordered=handle.revive_queue == ORDERED_QUEUE)
+
+    def batch_ack(self, command: Command, peer: Peer) -> HandlerResult:
+        """Handle BATCH_ACK_MESSAGE. Offsets that the queue does not have are ignored."""
+        acks = decode_body(command, BatchAckBody).acks
+        if not acks:
+            return Reply(ResponseCode.NO_MESSAGE, remark="the request acknowledges no message")
+        for ack in acks:
+            self.service.acknowledge(QueueKey(ack.group, ack.topic, ack.queue_id), ack.taken_ms, ack.offsets)
+            self.polls.wake(ack.group, ack.topic)
+        return self._when_durable(Reply())
+
+    def change_invisible_time(self, command: Command, peer: Peer) -> HandlerResult:
+        """Handle CHANGE_MESSAGE_INVISIBLETIME: the response has the parts of the new handle."""
+        request = decode_header(command, ChangeInvisibleTime)
+        handle, now_ms = parse_handle(request.extra_info), self.clock.now_ms()
+        key = QueueKey(request.consumer_group, request.topic, request.queue_id)
+        self._check_offset(key, request.offset)
+        is_ordered = handle.revive_queue == ORDERED_QUEUE
+        # An ordered batch keeps its handle: the other messages of it are acknowledged with the same.
+        taken_ms = handle.taken_ms if is_ordered else max(now_ms, handle.taken_ms + 1)
+        visible_ms = max(now_ms, taken_ms) + max(1, request.invisible_time)
+        self.service.hide(key, handle.taken_ms, request.offset, taken_ms, visible_ms)
+        self.polls.schedule(key.group, key.topic)
+        fields = ChangeInvisibleTimeResponse(taken_ms, visible_ms - taken_ms, handle.revive_queue)
+        return self._when_durable(Reply(fields=encode_header(fields)))
+
+    def notification(self, command: Command, peer: Peer) -> HandlerResult:
+        """Handle NOTIFICATION: whether there are messages to take, parked until there are."""
+        request = decode_header(command, PopNotification)
+        poll = _Poll(
+            PopMessage(request.consumer_group, request.topic, request.queue_id, 0, 0, request.poll_time),
+            RecordFilter(),
+            [],
+        )
+        self._check(msgspec.structs.replace(poll.request, max_msg_nums=1))
+        if self._serve(poll):
+            return poll.reply[0]
+        if request.poll_time <= 0:
+            return Reply(fields=encode_header(PopNotificationResponse(False)))
+        return self._park(poll)
+
+    def polling_info(self, command: Command, peer: Peer) -> Reply:
+        """Handle POLLING_INFO: how many requests are parked."""
+        request = decode_header(command, PollingInfo)
+        count = self.polls.count(request.consumer_group, request.topic, request.queue_id)
+        return Reply(fields=encode_header(PollingInfoResponse(count)))
+
+    # --- checks ---
+
+    def _check(self, request: PopMessage) -> RecordFilter:
+        """Return the filter of a request. Raise ReplyError as pulls do."""
+        ip = self.settings.current.broker_ip1
+        if self.settings.current.is_slave:
+            raise ReplyError(
+                ResponseCode.NO_PERMISSION, f"the broker[{ip}] is a slave: messages are taken from the master"
+            )
+        if not 0 < request.max_msg_nums <= COUNT_MAX:
+            remark = f"the broker[{ip}] pop message's num is not from 1 to {COUNT_MAX}: {request.max_msg_nums}"
+            raise ReplyError(ResponseCode.INVALID_PARAMETER, remark)
+        topic = self.topics.get(request.topic)
+        if topic is not None and not ALL_QUEUES <= request.queue_id < topic.read_queue_nums:
+            remark = (
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            )
+            raise ReplyError(ResponseCode.INVALID_PARAMETER, remark)
+        pull = PullMessage(
+            request.consumer_group,
+            request.topic,
+            max(0, request.queue_id),
+            0,
+            request.max_msg_nums,
+            SUBSCRIPTION,
+            subscription=request.exp or "*",
+            expression_type=request.exp_type,
+        )
+        return self.filters.build(pull)
+
+    def _check_offset(self, key: QueueKey, offset: int) -> None:
+        topic = self.topics.get(key.topic)
+        if topic is None:
+            raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{key.topic}] does not exist")
+        if not 0 <= key.queue_id < topic.read_queue_nums:
+            remark = f"queueId[{key.queue_id}] is illegal, topic:[{key.topic}] readQueueNums:[{topic.read_queue_nums}]"
+            raise ReplyError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        first, end = (bound(key.topic, key.queue_id) for bound in (self.store.min_offset, self.store.max_offset))
+        if not first <= offset < end:
+            remark = f"offset is illegal, key:{key.topic}@{key.queue_id}, commit:{offset}, store:{first}~{end}"
+            raise ReplyError(ResponseCode.NO_MESSAGE, remark)
+
+    # --- taking ---
+
+    def _serve(self, poll: _Poll) -> bool:
+        """Answer a request with messages. Return False if there are none."""
+        request, now_ms = poll.request, self.clock.now_ms()
+        batches: list[TakenBatch] = []
+        rest, room = 0, request.max_msg_nums
+        for queue_id in self._queue_ids(request):
+            key = QueueKey(request.consumer_group, request.topic, queue_id)
+            queue = self.service.queue(key, from_end=request.init_mode == FROM_END)
+            if room > 0:
+                batch = self._take(key, poll, room, now_ms)
+                if batch is not None:
+                    batches.append(batch)
+                    room -= len(batch.offsets)
+            rest += self.service.remaining(key, queue)
+        if not request.max_msg_nums:  # a notification
+            due_ms = self.service.due_ms(request.consumer_group, request.topic)
+            if rest or (due_ms is not None and due_ms <= now_ms):
+                poll.reply.append(Reply(fields=encode_header(PopNotificationResponse(True))))
+        elif batches:
+            poll.reply.append(_found(request, batches, now_ms, rest))
+            self.polls.schedule(request.consumer_group, request.topic)
+        return bool(poll.reply)
+
+    def _take(self, key: QueueKey, poll: _Poll, room: int, now_ms: int) -> TakenBatch | None:
+        request, started = poll.request, self.stats.timer()
+        batch = self.service.take(
+            key,
+            room,
+            request.invisible_time,
+            poll.record_filter,
+            now_ms,
+            is_ordered=request.order,
+            attempt_id=request.attempt_id,
+        )
+        if batch is not None and batch.result is not None and batch.result.sizes:
+            pulled = pulled_messages(batch.result, self.stats.timer() - started, now_ms)
+            self.stats.record_pull(key.topic, key.group, key.queue_id, pulled)
+        return batch
+
+    def _queue_ids(self, request: PopMessage) -> list[int]:
+        if request.queue_id != ALL_QUEUES:
+            return [request.queue_id]
+        topic = self.topics.get(request.topic)
+        count = 0 if topic is None else topic.read_queue_nums
+        first = next(self.turn) % count if count else 0
+        return [*range(first, count), *range(first)]
+
+    async def _park(self, poll: _Poll) -> Reply:
+        request = poll.request
+        kind = f"{request.exp_type} {request.exp} {request.order} {bool(request.max_msg_nums)}"
+        key = PollKey(request.consumer_group, request.topic, request.queue_id, kind)
+        queues = [(request.topic, queue_id) for queue_id in self._queue_ids(request)]
+        hold_ms = min(request.poll_time, HOLD_MAX_MS)
+        try:
+            is_served = await self.polls.park(key, queues, poll, self._serve, hold_ms)
+        except ReplyError as error:
+            return _nothing(error.code, error.remark)
+        if is_served:
+            return poll.reply[0]
+        if not request.max_msg_nums:
+            return Reply(fields=encode_header(PopNotificationResponse(False)))
+        return _nothing(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+
+    # --- replying ---
+
+    def _acknowledged(self, key: QueueKey, *, is_ordered: bool) -> HandlerResult:
+        if is_ordered:  # the next messages of the queue may be taken
+            self.polls.wake(key.group, key.topic)
+        return self._when_durable(Reply())
+
+    def _when_durable(self, reply: Reply) -> HandlerResult:
+        durable = self.durability.wait_locks_durable()
+        return reply if durable is None else _reply_when_durable(durable, reply)
+
+
+async def _reply_when_durable(durable: Awaitable[None], reply: Reply) -> Reply:
+    try:
+        await durable
+    except FlushFailed as error:
+        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
+    return reply
+
+
+def _nothing(code: int, remark: str | None) -> Reply:
+    return Reply(code, encode_header(PopMessageResponse()), remark)
+
+
+def _found(request: PopMessage, batches: list[TakenBatch], now_ms: int, rest: int) -> Reply:
+    header = PopMessageResponse(
+        pop_time=now_ms,
+        invisible_time=request.invisible_time,
+        revive_qid=ORDERED_QUEUE if request.order else 0,
+        rest_num=rest,
+        start_offset_info=";".join(f"0 {batch.queue_id} {batch.offsets[0]}" for batch in batches),
+        msg_offset_info=";".join(f"0 {batch.queue_id} {','.join(map(str, batch.offsets))}" for batch in batches),
+        order_count_info=";".join(_order_counts(batches)) if request.order else None,
+    )
+    return Reply(ResponseCode.SUCCESS, encode_header(header), "FOUND", b"".join(batch.records for batch in batches))
+
+
+def _order_counts(batches: list[TakenBatch]) -> Iterator[str]:
+    """Yield how often messages were delivered before: of each queue, and of each message that is delivered again."""
+    for batch in batches:
+        yield f"0 {batch.queue_id} {max(batch.deliveries.values(), default=0)}"
+        for offset, count in batch.deliveries.items():
+            yield f"0 qo{batch.queue_id}%{offset} {count}"

@@ -1,0 +1,168 @@
+"""Requests of POP that found nothing, until messages arrive or become visible, or their time is over. [PopLongPollingService]
+
+The requests of a group and topic are served in the order of their arrival. A message wakes as many of them as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from ariane.broker.delivery.long_polling import PullWaiters, Waiter
+from ariane.clock import Clock, Timer
+from ariane.errors import ReplyError
+from ariane.protocol.codes import ResponseCode
+from ariane.store.message_store import MessageStore
+
+__all__ = ["ParkedPolls", "PollKey"]
+
+KEY_POLLS_MAX = 1_024  # of one group and topic, as in 5.x
+POLLS_MAX = 100_000  # of all groups, as in 5.x
+WATCH_MS = 60_000.0  # longest wait of one watch; the next one follows
+
+T = TypeVar("T")
+
+
+class PollKey(NamedTuple):
+    """Requests that can be served with the same messages."""
+
+    group: str
+    topic: str
+    queue_id: int
+    """-1: all queues."""
+    expression: str
+    """The filter of the requests."""
+
+
+class _Parked(Generic[T]):
+    """The requests of one group and topic, and what wakes them."""
+
+    def __init__(self, serve: Callable[[T], bool]) -> None:
+        self.serve = serve  # answers a request; False if there is nothing for it
+        self.polls: OrderedDict[asyncio.Future[bool], T] = OrderedDict()
+        self.watches: dict[tuple[str, int], Waiter] = {}  # by topic and queue
+        self.timer: Timer | None = None  # until a taken message is visible
+        self.timer_ms: int | None = None
+
+
+class ParkedPolls(Generic[T]):
+    """The parked requests of a broker.
+
+    Args:
+        waiters: Report arrivals.
+        due_ms: Returns when the next taken message of a group in a topic becomes visible, None without any.
+    """
+
+    def __init__(
+        self, *, store: MessageStore, waiters: PullWaiters, clock: Clock, due_ms: Callable[[str, str], int | None]
+    ) -> None:
+        self._store = store
+        self._waiters = waiters
+        self._clock = clock
+        self._due_ms = due_ms
+        self._parked: dict[tuple[str, str], dict[PollKey, _Parked[T]]] = {}  # by group and topic
+        self._count = 0
+
+    def count(self, group: str, topic: str, queue_id: int) -> int:
+        """Return how many requests of a group for a queue are parked."""
+        parked = self._parked.get((group, topic), {})
+        return sum(len(each.polls) for key, each in parked.items() if key.queue_id == queue_id)
+
+    async def park(
+        self, key: PollKey, queues: Iterable[tuple[str, int]], poll: T, serve: Callable[[T], bool], hold_ms: float
+    ) -> bool:
+        """Wait until `serve` answered a request. Return False if the time is over.
+
+        Args:
+            queues: Topic and id of the queues whose messages the group takes.
+
+        Raises:
+            ReplyError: too many requests are parked.
+        """
+        parked = self._parked.setdefault(key[:2], {}).setdefault(key, _Parked(serve))
+        if len(parked.polls) >= KEY_POLLS_MAX or self._count >= POLLS_MAX:
+            remark = (
+                f"{len(parked.polls)} requests of {key.group} wait for messages of {key.topic}, {self._count} in all"
+            )
+            raise ReplyError(ResponseCode.POLLING_FULL, remark)
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        parked.polls[done] = poll
+        self._count += 1
+        timer = self._clock.call_later(hold_ms / 1000, _resolve, done, False)
+        for queue in queues:
+            self._watch(key, parked, queue)
+        self._schedule(key, parked)
+        try:
+            return await done
+        finally:
+            timer.cancel()
+            self._count -= 1
+            del parked.polls[done]
+            if not parked.polls:
+                self._end(key, parked)
+
+    def wake(self, group: str, topic: str) -> None:
+        """Serve the requests of a group and topic for which there are messages."""
+        for key, parked in list(self._parked.get((group, topic), {}).items()):
+            self._wake(key, parked)
+
+    def schedule(self, group: str, topic: str) -> None:
+        """Take notice that a message becomes visible at another time."""
+        for key, parked in self._parked.get((group, topic), {}).items():
+            self._schedule(key, parked)
+
+    def _wake(self, key: PollKey, parked: _Parked[T]) -> None:
+        for done, poll in list(parked.polls.items()):
+            if not done.done():
+                if not parked.serve(poll):
+                    break  # those behind it want the same messages
+                _resolve(done, True)
+        self._schedule(key, parked)
+
+    def _schedule(self, key: PollKey, parked: _Parked[T]) -> None:
+        """Wake requests when the next taken message is visible."""
+        due_ms = self._due_ms(key.group, key.topic)
+        if due_ms == parked.timer_ms:
+            return
+        if parked.timer is not None:
+            parked.timer.cancel()
+        parked.timer, parked.timer_ms = None, due_ms
+        if due_ms is not None:
+
+            def on_due() -> None:
+                parked.timer = parked.timer_ms = None
+                self._wake(key, parked)
+
+            wait_ms = max(0, due_ms - self._clock.now_ms())
+            parked.timer = self._clock.call_later((wait_ms + 1) / 1000, on_due)
+
+    def _watch(self, key: PollKey, parked: _Parked[T], queue: tuple[str, int]) -> None:
+        if queue in parked.watches:
+            return
+        waiter = parked.watches[queue] = self._waiters.wait(*queue, self._store.max_offset(*queue), None, WATCH_MS)
+
+        def on_arrival(arrived: Waiter) -> None:
+            parked.watches.pop(queue, None)
+            if parked.polls and not arrived.cancelled():
+                self._watch(key, parked, queue)
+                if arrived.result():
+                    self._wake(key, parked)
+
+        waiter.add_done_callback(on_arrival)
+
+    def _end(self, key: PollKey, parked: _Parked[T]) -> None:
+        keys = self._parked[key[:2]]
+        del keys[key]
+        if not keys:
+            del self._parked[key[:2]]
+        if parked.timer is not None:
+            parked.timer.cancel()
+        for waiter in list(parked.watches.values()):
+            waiter.cancel()
+
+
+def _resolve(done: asyncio.Future[bool], is_served: bool) -> None:
+    if not done.done():
+        done.set_result(is_served)

@@ -1,0 +1,210 @@
+"""Takes messages from queues for groups, and ends or changes their deliveries.
+
+    take → due messages again, then new ones → recorded → the committed offset follows (`PopQueue.committed`)
+
+A message is read again from its own queue when it becomes visible; nothing is copied to retry topics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from ariane.broker.state.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken, PopRestarted
+from ariane.broker.state.consumer_offsets import ConsumerOffsets, starts_first
+from ariane.broker.state.pop_queue import PopQueue
+from ariane.broker.state.pop_table import PopChange, PopTable, QueueKey
+from ariane.protocol.records import record
+from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordFilter
+
+__all__ = ["PopService", "TakenBatch"]
+
+log = logging.getLogger("ariane.broker")
+
+TAKEN_MAX = 20_000  # unacknowledged messages of a group in a queue: beyond, only due ones are delivered
+# Handles of one response count from the first of its offsets, and clients acknowledge with a bit for each offset since.
+SPAN_MAX = 4_096
+
+
+class TakenBatch(NamedTuple):
+    """Messages that were taken from a queue in one delivery."""
+
+    queue_id: int
+    offsets: tuple[int, ...]
+    records: bytes  # as stored, except RECONSUMETIMES
+    result: GetResult | None  # of the read of new messages, for statistics
+    deliveries: dict[int, int]  # by offset, of those that were delivered before
+
+
+class PopService:
+    """Takes messages for groups.
+
+    Args:
+        record: Stores a change durably and makes it in `table`; raises StoreError if it cannot be stored.
+    """
+
+    def __init__(
+        self, *, store: MessageStore, offsets: ConsumerOffsets, table: PopTable, record: Callable[[PopChange], None]
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._table = table
+        self._record = record
+
+    def queue(self, key: QueueKey, *, from_end: bool = False) -> PopQueue:
+        """Return the state of a queue; one that has none starts at the group's offset, or else at an end of the queue.
+
+        A committed offset that is not ours was set by a tool, or by a consumer that pulls: the group continues there.
+        """
+        queue, committed = self._table.get(key), self._offsets.get(*key)
+        if queue is None:
+            queue = self._table.open(key, self._first(key, from_end=from_end) if committed is None else committed)
+        elif queue.committed_before is None:  # loaded: the document of offsets may be older, or of another program
+            if committed is not None and committed > queue.committed:
+                queue = self._continue_at(key, queue, committed)
+        elif committed != queue.committed_before:
+            queue = self._restart(key, committed or 0)
+        self._commit(key, queue)
+        return queue
+
+    def take(
+        self,
+        key: QueueKey,
+        count: int,
+        invisible_ms: int,
+        record_filter: RecordFilter,
+        now_ms: int,
+        *,
+        is_ordered: bool = False,
+        attempt_id: str | None = None,
+    ) -> TakenBatch | None:
+        """Take up to `count` messages: those that are visible again, then new ones. None if there are none.
+
+        In order, nothing is taken while a message that was taken before is neither acknowledged nor visible again. A request with
+        the attempt of the last one is a repeated one, whose response was lost: it gets the same messages again.
+        """
+        queue = self.queue(key)
+        again = queue.due(now_ms, count)
+        if is_ordered and queue.taken:
+            is_repeated = attempt_id is not None and attempt_id == queue.attempt_id
+            if not is_repeated and any(message.visible_ms > now_ms for message in queue.taken.values()):
+                return None
+            again = list(itertools.islice(queue.taken, count))
+        queue.attempt_id = attempt_id
+        again, parts = self._read_again(key, queue, again)
+        room = 0 if is_ordered and again else min(count - len(again), TAKEN_MAX - len(queue.taken))
+        result: GetResult | None = None
+        new: tuple[int, ...] = ()
+        if room > 0 and (not again or queue.next - again[0] < SPAN_MAX):
+            result = self._store.get(key.topic, key.queue_id, queue.next, room, record_filter)
+            if result.status is GetStatus.FOUND:
+                new = tuple(record.queue_offset(data) for data in result.records)
+                parts.append(result.body)
+            queue.skip_to(min(result.next_offset, result.max_offset))
+        return self._deliver(key, queue, (*again, *new), parts, result, invisible_ms, now_ms)
+
+    def acknowledge(self, key: QueueKey, taken_ms: int, offsets: Iterable[int]) -> None:
+        """End deliveries. Those that have ended, or were followed by another delivery, are ignored."""
+        queue = self._table.get(key)
+        if queue is None:
+            return
+        ended = tuple(offset for offset in offsets if queue.is_current(offset, taken_ms))
+        if ended:
+            self._record(MessagesAcknowledged(*key, offsets=ended))
+            self._commit(key, queue)
+
+    def hide(self, key: QueueKey, taken_ms: int, offset: int, at_ms: int, visible_ms: int) -> bool:
+        """Change when a message is visible again. Return False if its delivery has ended."""
+        queue = self._table.get(key)
+        if queue is None or not queue.is_current(offset, taken_ms):
+            return False
+        self._record(MessageHidden(*key, offset=offset, at_ms=at_ms, visible_ms=visible_ms))
+        return True
+
+    def due_ms(self, group: str, topic: str) -> int | None:
+        """Return when the first message that a group has taken from a topic becomes visible; None if there is none."""
+        queues = self._table.queues_of(group, topic)
+        return min((due for queue in queues if (due := queue.due_ms) is not None), default=None)
+
+    def remaining(self, key: QueueKey, queue: PopQueue) -> int:
+        """Return how many messages of a queue were never taken."""
+        return max(0, self._store.max_offset(key.topic, key.queue_id) - queue.next)
+
+    # --- inside ---
+
+    def _first(self, key: QueueKey, *, from_end: bool) -> int:
+        topic, queue_id = key.topic, key.queue_id
+        if not from_end or starts_first(self._store, topic, queue_id):
+            return self._store.min_offset(topic, queue_id)
+        return max(0, self._store.max_offset(topic, queue_id) - 1)
+
+    def _continue_at(self, key: QueueKey, queue: PopQueue, committed: int) -> PopQueue:
+        """Apply an offset of another program: what is before it is consumed."""
+        ended = tuple(offset for offset in queue.taken if offset < committed)
+        if ended:
+            self._record(MessagesAcknowledged(*key, offsets=ended))
+        return queue if committed <= queue.next else self._restart(key, committed)
+
+    def _restart(self, key: QueueKey, first: int) -> PopQueue:
+        self._record(PopRestarted(*key, next=first))
+        queue = self._table.get(key)
+        return queue if queue is not None else self._table.open(key, first)
+
+    def _read_again(self, key: QueueKey, queue: PopQueue, offsets: Sequence[int]) -> tuple[list[int], list[bytes]]:
+        """Return the offsets and records of messages that are delivered again; removed ones count as consumed."""
+        found: list[int] = []
+        records: list[bytes] = []
+        lost: list[int] = []
+        for offset in offsets:
+            if found and offset - found[0] >= SPAN_MAX:
+                break
+            data = self._store.read_queue_record(key.topic, key.queue_id, offset)
+            if data is None:
+                lost.append(offset)
+                continue
+            found.append(offset)
+            records.append(record.with_reconsume_times(data, queue.taken[offset].deliveries))
+        if lost:
+            log.warning(
+                "%s: %d messages of %s-%d were removed before they were consumed",
+                key.group,
+                len(lost),
+                key.topic,
+                key.queue_id,
+            )
+            self._record(MessagesAcknowledged(*key, offsets=tuple(lost)))
+            self._commit(key, queue)
+        return found, records
+
+    def _deliver(
+        self,
+        key: QueueKey,
+        queue: PopQueue,
+        offsets: tuple[int, ...],
+        parts: list[bytes],
+        result: GetResult | None,
+        invisible_ms: int,
+        now_ms: int,
+    ) -> TakenBatch | None:
+        if not offsets:
+            self._commit(key, queue)
+            return None
+        former = {offset: queue.taken[offset] for offset in offsets if offset in queue.taken}
+        # Former deliveries were earlier, so their handles become invalid: a message is visible again 1 ms later at the earliest.
+        visible_ms = now_ms + max(1, invisible_ms)
+        self._record(
+            MessagesTaken(
+                *key, offsets=offsets, at_ms=now_ms, visible_ms=visible_ms, next=max(queue.next, offsets[-1] + 1)
+            )
+        )
+        self._commit(key, queue)
+        deliveries = {offset: message.deliveries for offset, message in former.items()}
+        return TakenBatch(key.queue_id, offsets, b"".join(parts), result, deliveries)
+
+    def _commit(self, key: QueueKey, queue: PopQueue) -> None:
+        committed = queue.committed
+        if committed != queue.committed_before:
+            self._offsets.commit(*key, committed)
+            queue.committed_before = committed

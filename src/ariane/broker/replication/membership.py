@@ -1,0 +1,184 @@
+"""A broker as a member of a set with failover, for the life of one Broker object: its role and epoch do not change.
+
+    feed, following   ──► `Membership` ──► observations of the agent
+    each answer       ◄── `may_answer`: only while the lease is held
+
+A Broker without a membership has the role that is configured, as in Java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from ariane.broker.replication.member_identity import MemberIdentity
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.failover import decisions
+from ariane.failover.agent import BootClock, FailoverAgent
+from ariane.failover.leader_record import InSyncMember, LeaderRecord
+from ariane.failover.member_state import NEVER, HigherEpoch, Reconciled, SetWanted, SwapRecord
+from ariane.net.connection import Peer, Reply
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
+from ariane.store.log.epochs import EpochHistory
+from ariane.store.message_store import MessageStore
+
+HA_PORT_OFFSET = 1  # [lifecycle.ports]
+
+
+class Supervisor(Protocol):
+    """Opens Broker objects, one after the other. [FailoverBroker]"""
+
+    async def store_epoch(self, epoch: int) -> None:
+        """Store `epoch` durably."""
+        ...
+
+    def on_diverged(self, common: int) -> None:
+        """Cut the log at `common`, up to where it is that of the leader."""
+        ...
+
+    def hand_over(self, successor: str) -> None:
+        """Give the lease up for `successor`."""
+        ...
+
+
+class Membership:
+    """What the parts of one Broker object may do in its set, and where they report."""
+
+    def __init__(
+        self,
+        *,
+        identity: MemberIdentity,
+        epoch: int,
+        agent: FailoverAgent,
+        supervisor: Supervisor,
+        addresses: Mapping[str, str],
+        clock: BootClock,
+    ) -> None:
+        self.identity = identity
+        self.epoch = epoch  # that this broker leads; 0: it follows
+        self.is_switching = False  # closed for another role: it stays registered
+        self.is_registering = False  # the name servers learn of this leader
+        self.parting_until = NEVER  # its last answers, which end held pulls
+        self._agent = agent
+        self._supervisor = supervisor
+        self._addresses = addresses  # of all members, by name
+        self._clock = clock
+        self.offsets: ConsumerOffsets | None = None  # of a leader: counts refused commits
+        self.epochs: EpochHistory | None = None  # of the open log
+        self._store: MessageStore | None = None
+
+    @property
+    def me(self) -> InSyncMember:
+        return self.identity.member
+
+    def attach(self, epochs: EpochHistory, store: MessageStore) -> None:
+        """Note the log, which has been opened."""
+        self.epochs, self._store = epochs, store
+
+    # --- of a leader ---
+
+    def may_answer(self) -> bool:
+        """Return whether an answer may be written now."""
+        return self._agent.may_answer(self.epoch) or self._clock.boottime() < self.parting_until
+
+    def record(self) -> LeaderRecord:
+        """Return the record as it was received last."""
+        snapshot = self._agent.state.snapshot
+        assert snapshot is not None
+        assert snapshot.record is not None
+        return snapshot.record
+
+    @property
+    def is_swapping(self) -> bool:
+        """Return whether the outcome of a swap is open."""
+        return isinstance(self._agent.state.open_write, SwapRecord)
+
+    def swap(self, members: frozenset[InSyncMember]) -> None:
+        """Ask for another in-sync set; `is_swapping` says whether its swap has begun."""
+        self._agent.observe(SetWanted(tuple(sorted(members))))
+
+    # --- of a follower ---
+
+    def holder_addr(self) -> str:
+        """Return the address of the member that leads; "" if it is not known, or this one."""
+        snapshot = self._agent.state.snapshot
+        record = snapshot.record if snapshot else None
+        return "" if record is None or record.holder == self.me.name else self._addresses.get(record.holder, "")
+
+    def on_accepted(self, epoch: int) -> None:
+        """Note that this log is a prefix of the log of the leader of `epoch`."""
+        self._agent.observe(HigherEpoch(epoch))
+        self._agent.observe(Reconciled(epoch))
+
+    def on_diverged(self, common: int) -> None:
+        """Note that this log has records after `common` that are not in the leader's."""
+        self._supervisor.on_diverged(common)
+
+    # --- of both ---
+
+    def observe_epoch(self, epoch: int) -> None:
+        """Note that a member names `epoch`."""
+        self._agent.observe(HigherEpoch(epoch))
+
+    async def answer(self, command: Command, peer: Peer) -> Reply:
+        """Handle MEMBER_REQUEST."""
+        request = decode_header(command, MemberRequest)
+        agrees = False
+        match request.action:
+            case "fence":
+                self._agent.observe(HigherEpoch(request.epoch))
+                await self._supervisor.store_epoch(request.epoch)
+            case "failsafe":
+                agrees = self._agent.answer_failsafe(request.member, request.epoch)
+            case "handover":
+                agrees = self.epoch > 0 and self.may_answer()
+                if agrees:
+                    self._supervisor.hand_over(request.member)
+            case "end":
+                pass
+        return Reply(body=msgspec.json.encode(msgspec.structs.replace(self.answer_of(), agrees=agrees)))
+
+    def answer_of(self) -> MemberAnswer:
+        """Return what this member reports about its log."""
+        assert self.epochs is not None
+        assert self._store is not None
+        return MemberAnswer(
+            member=self.me.name,
+            promised=self.epochs.promised,
+            last_epoch=self.epochs.last_number,
+            end=self._store.commit_log_max,
+            refusal=decisions.refusal(self._agent.state, self._clock.boottime()),
+        )
+
+    def describe(self) -> dict[str, str]:
+        """Return the keys of GET_BROKER_RUNTIME_INFO about failover."""
+        state, now = self._agent.state, self._clock.boottime()
+        record = state.snapshot.record if state.snapshot else None
+        return {
+            "failoverMember": self.me.name,
+            "failoverRole": state.role.name,
+            "failoverEpoch": str(state.epoch),
+            "failoverHolder": record.holder if record else "",
+            "failoverSet": ",".join(member.name for member in record.in_sync) if record else "",
+            "failoverSetVersion": str(record.set_version) if record else "",
+            "failoverRefusal": "" if self.epoch else decisions.refusal(state, now),
+            "failoverOffsetsRefused": str(self.offsets.refused if self.offsets else 0),
+            "failoverOffsetsBackward": str(self.offsets.backward if self.offsets else 0),
+            "failoverLeaseSeconds": f"{max(0.0, state.deadline - now):.1f}" if self.epoch else "",
+        }
+
+
+def refuse_member_request(command: Command, peer: Peer) -> Reply:
+    """Handle MEMBER_REQUEST at a broker without failover."""
+    return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="failoverEndpoints is not set at this broker")
+
+
+def ha_addr(addr: str) -> str:
+    """Return the replication address of the broker at `addr`."""
+    ip, _, port = addr.rpartition(":")
+    return f"{ip}:{int(port) + HA_PORT_OFFSET}"

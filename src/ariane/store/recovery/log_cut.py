@@ -1,0 +1,106 @@
+"""Cuts the end of a closed store's log, which another member's log does not have, and puts what it cut off aside.
+
+    log    |---- same as the leader's ----|---- only here ----|
+                                         end
+    1  copy from `end` on to root/cut/<20 digits>-<number>, durably      readable by `ariane store cat FILE`
+    2  mark the store as crashed, lower its checkpoint to `end`          queues, index and delays are derived again
+    3  zero the log from `end` on
+
+A cut is a loss of power that is known exactly: the next start recovers as after one. A crash between the steps leaves a store that
+starts with its whole log, and is cut again.
+"""
+
+from __future__ import annotations
+
+from ariane.errors import StoreError
+from ariane.kernels.scanned_record import NotARecord
+from ariane.protocol.records.record import FILLER_MAGIC, SIZE_AND_MAGIC
+from ariane.store.disk.file_loading import load_log
+from ariane.store.disk.files import Disk, OpenFiles, write_error
+from ariane.store.disk.segments import NAME_DIGITS, Segments
+from ariane.store.log.checkpoint import CheckpointFile
+from ariane.store.log.record_scanner import CHUNK_BYTES, read_record
+from ariane.store.recovery.store_directory import claim, mark_running, release
+from ariane.store.types import StoreConfig
+
+CUT_DIRECTORY = "cut"
+
+
+def cut_log(config: StoreConfig, disk: Disk, end: int, log_end: int) -> str:
+    """Cut the log of a closed store and return the file with what was cut off; "" if nothing was.
+
+    Args:
+        end: Start of a record; the log ends there afterwards.
+        log_end: Where the log ends now.
+
+    Raises:
+        StoreLocked: the store is open.
+        StoreError: no record begins at `end`, or the disk fails. The log is as it was then.
+    """
+    if end >= log_end:
+        return ""
+    locks = claim(config, disk)
+    files = OpenFiles(disk, config.open_files_max)
+    try:
+        checkpoint = CheckpointFile(files, f"{config.root}/checkpoint")
+        flushed = checkpoint.latest.safe_offset
+        log = load_log(files, config.log_directory, config.commit_log_size, clean=True, flushed=flushed).segments
+        _check_boundary(log, end)
+        path = _copy_aside(disk, config.root, log, end, log_end)
+        mark_running(files, config.root)
+        if flushed is not None:
+            keys = checkpoint.latest.indexed_offset
+            lowered = checkpoint.latest._replace(
+                safe_offset=min(flushed, end), indexed_offset=None if keys is None else min(keys, end)
+            )
+            checkpoint.lower(lowered)
+        # Its marks may cover deliveries that are cut off; without it they are read from the log.
+        if disk.size(state := f"{config.root}/timers/state") is not None:
+            disk.remove(state)
+            disk.fsync_dir(f"{config.root}/timers")
+        log.truncate(end)
+        if log.has(end):
+            disk.fsync(files.get(log.path(end - end % log.size)))
+        disk.fsync_dir(config.log_directory)
+        return path
+    except OSError as error:
+        raise write_error(error, error.filename or config.root) from error
+    finally:
+        files.close()
+        release(disk, locks)
+
+
+def _check_boundary(log: Segments, end: int) -> None:
+    if not log.start <= end < log.stop:
+        raise StoreError(f"The log in {log.directory} cannot be cut at {end}: it has {log.start} to {log.stop}")
+    if SIZE_AND_MAGIC.unpack(log.read(end, SIZE_AND_MAGIC.size).ljust(SIZE_AND_MAGIC.size, b"\0"))[1] == FILLER_MAGIC:
+        return
+    try:
+        read_record(log, end)
+    except NotARecord as fault:
+        raise StoreError(
+            f"The log in {log.directory} cannot be cut at {end}, where no record begins: {fault}"
+        ) from fault
+
+
+def _copy_aside(disk: Disk, root: str, log: Segments, start: int, end: int) -> str:
+    directory = f"{root}/{CUT_DIRECTORY}"
+    for parent in disk.make_dirs(directory):
+        disk.fsync_dir(parent)
+    number = 1
+    while disk.size(path := f"{directory}/{start:0{NAME_DIGITS}d}-{number}") is not None:
+        number += 1
+    handle = disk.create(path, end - start)
+    try:
+        offset = start
+        while offset < end:
+            data = log.read(offset, min(CHUNK_BYTES, end - offset))
+            if not data:
+                raise StoreError(f"{log.path(offset - offset % log.size)} is missing: nothing was cut")
+            disk.pwrite(handle, data, offset - start)
+            offset += len(data)
+        disk.fsync(handle)
+    finally:
+        disk.close(handle)
+    disk.fsync_dir(directory)
+    return path

@@ -1,0 +1,331 @@
+"""POP over a socket: messages are taken, acknowledged, delivered again and parked for, as clients of 5.x see it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ariane.broker.broker import Broker
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.state.pop_table import PopDocument
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.records import record
+from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.clients import ConsumerData, HeartbeatData
+from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset, SendMessage, UpdateConsumerOffset
+from ariane.protocol.requests.pop import AckMessage, ChangeInvisibleTime, PopMessage, PopMessageResponse
+
+SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
+
+
+def config(path: Path, **settings: Any) -> BrokerConfig:
+    values = {**SMALL, "broker_name": "broker-a", "broker_ip1": "127.0.0.1", "listen_port": 0, **settings}
+    return BrokerConfig(store_path_root_dir=str(path), namesrv_addr="", **values)
+
+
+class Taken(NamedTuple):
+    """A message as a client sees it."""
+
+    body: bytes
+    queue_id: int
+    offset: int
+    times: int
+    handle: str
+
+
+class Client:
+    def __init__(self, peers: ConnectionPool, addr: str) -> None:
+        self.addr = addr
+        self._peers = peers
+
+    async def call(self, code: int, header: Any = None, body: bytes = b"", timeout_ms: float = 20_000) -> Command:
+        return await self._peers.request(self.addr, code, header, body, timeout_ms=timeout_ms)
+
+    async def send(self, *bodies: bytes, queue_id: int = 0, tags: str = "") -> None:
+        for body in bodies:
+            text = f"TAGS\x01{tags}\x02" if tags else None
+            header = SendMessage("P", "T", "TBW102", 4, queue_id, 0, 1234, 0, text)
+            assert (await self.call(RequestCode.SEND_MESSAGE_V2, header, body)).code == 0
+
+    async def pop(self, count: int = 32, invisible_ms: int = 60_000, poll_ms: int = 0, **own: Any) -> list[Taken]:
+        values = {"topic": "T", "queue_id": -1, **own}
+        group, topic, queue_id = values.pop("group", "G"), values.pop("topic"), values.pop("queue_id")
+        header = PopMessage(group, topic, queue_id, count, invisible_ms, poll_ms, **values)
+        answer = await self.call(RequestCode.POP_MESSAGE, header, timeout_ms=poll_ms + 20_000)
+        if answer.code == ResponseCode.POLLING_TIMEOUT:
+            return []
+        assert answer.code == 0, answer.remark
+        return self.messages(answer)
+
+    @staticmethod
+    def messages(answer: Command) -> list[Taken]:
+        """Return the messages, with the handles that a client builds from the header."""
+        header = decode_header(answer, PopMessageResponse)
+        starts = {entry.split(" ")[1]: entry.split(" ")[2] for entry in str(header.start_offset_info).split(";")}
+        offsets = {
+            entry.split(" ")[1]: entry.split(" ")[2].split(",") for entry in str(header.msg_offset_info).split(";")
+        }
+        taken, indexes = [], dict.fromkeys(offsets, 0)
+        for item in record.decode_all(answer.body):
+            queue = str(item.queue_id)
+            offset = offsets[queue][indexes[queue]]
+            indexes[queue] += 1
+            assert offset == str(item.queue_offset)
+            handle = f"{starts[queue]} {header.pop_time} {header.invisible_time} {header.revive_qid} 0 broker-a {queue} {offset}"
+            taken.append(Taken(item.body, item.queue_id, item.queue_offset, item.reconsume_times, handle))
+        assert indexes == {queue: len(listed) for queue, listed in offsets.items()}
+        return taken
+
+    async def ack(self, message: Taken, group: str = "G") -> int:
+        header = AckMessage(group, "T", message.queue_id, message.handle, message.offset)
+        return (await self.call(RequestCode.ACK_MESSAGE, header)).code
+
+    async def hide(self, message: Taken, invisible_ms: int) -> str:
+        header = ChangeInvisibleTime("G", "T", message.queue_id, message.handle, message.offset, invisible_ms)
+        answer = await self.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        assert answer.code == 0, answer.remark
+        fields, parts = answer.field_map(), message.handle.split(" ")
+        return " ".join([parts[0], fields["popTime"], fields["invisibleTime"], fields["reviveQid"], *parts[4:]])
+
+    async def committed(self, queue_id: int = 0, group: str = "G") -> int:
+        answer = await self.call(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(group, "T", queue_id))
+        return decode_header(answer, OffsetResponse).offset
+
+    async def commit(self, offset: int, queue_id: int = 0) -> None:
+        header = UpdateConsumerOffset("G", "T", queue_id, offset)
+        assert (await self.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)).code == 0
+
+
+def against_broker(settings: BrokerConfig, *works: Callable[[Client], Awaitable[None]]) -> None:
+    """Run each work against a broker on the same store, which is restarted in between."""
+
+    async def run() -> None:
+        for work in works:
+            async with Broker(settings) as broker, ConnectionPool() as peers:
+                await work(Client(peers, broker.addr))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def bodies(messages: list[Taken]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def test_each_message_is_taken_once_and_the_offset_is_that_of_the_first_one_that_is_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0", b"1", b"2", b"3")
+        first = await client.pop(2)
+        second = await client.pop(32)
+        assert (bodies(first), bodies(second), await client.pop()) == ([b"0", b"1"], [b"2", b"3"], [])
+        assert await client.committed() == 0
+        assert [await client.ack(message) for message in (first[1], second[0])] == [0, 0]
+        assert await client.committed() == 0
+        assert await client.ack(first[0]) == 0
+        assert await client.committed() == 3
+        assert [await client.ack(message) for message in (second[1], second[1])] == [0, 0]
+        assert await client.committed() == 4
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_message_that_is_not_acknowledged_in_time_comes_again_and_only_its_last_handle_counts(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0", b"1")
+        lost, acknowledged = await client.pop(invisible_ms=300)
+        assert await client.ack(acknowledged) == 0
+        (again,) = await client.pop(poll_ms=20_000)
+        assert (again.body, again.times, again.offset) == (b"0", 1, 0)
+        assert await client.ack(lost) == 0
+        assert await client.committed() == 0, "the former handle acknowledges nothing"
+        assert await client.ack(again) == 0
+        assert await client.committed() == 2
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_parked_request_is_woken_by_a_message_and_by_one_that_is_visible_again(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0", queue_id=1)
+        (message,) = await client.pop()
+        parked = [asyncio.create_task(client.pop(1, poll_ms=20_000)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        await client.send(b"1", queue_id=2)
+        done, waiting = await asyncio.wait(parked, return_when=asyncio.FIRST_COMPLETED)
+        assert [bodies(task.result()) for task in done] == [[b"1"]]
+        handle = await client.hide(message, 200)
+        (task,) = waiting
+        (again,) = await task
+        assert (again.body, again.times) == (b"0", 1)
+        assert await client.ack(message._replace(handle=handle)) == 0
+        assert await client.committed(1) == 0, "the handle of the change is that of a former delivery by now"
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_changed_message_is_acknowledged_with_its_new_handle(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0")
+        (message,) = await client.pop()
+        handle = await client.hide(message, 60_000)
+        assert await client.ack(message) == 0
+        assert await client.committed() == 0
+        assert await client.ack(message._replace(handle=handle)) == 0
+        assert await client.committed() == 1
+
+    against_broker(config(tmp_path), work)
+
+
+def test_acknowledgements_and_deliveries_survive_a_restart(tmp_path: Path) -> None:
+    kept: list[Taken] = []
+
+    async def before(client: Client) -> None:
+        await client.send(*(b"%d" % number for number in range(6)))
+        kept.extend(await client.pop(4))
+        assert [await client.ack(kept[number]) for number in (1, 3)] == [0, 0]
+
+    async def after(client: Client) -> None:
+        assert bodies(await client.pop()) == [b"4", b"5"]
+        assert await client.committed() == 0
+        assert await client.ack(kept[0]) == 0, "handles are valid after a restart"
+        assert await client.committed() == 2
+
+    against_broker(config(tmp_path), before, after)
+    document = fastjson.decode((tmp_path / "config" / "popState.json").read_bytes(), PopDocument)
+    queue = document.groups["G"]["T"][0]
+    assert (queue.next, [offset for offset, *_ in queue.taken]) == (6, [2, 4, 5])
+
+
+def test_messages_that_the_filter_refuses_are_passed_over(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        for number in range(6):
+            await client.send(b"%d" % number, tags="even" if number % 2 == 0 else "odd")
+        assert bodies(await client.pop(exp="odd", exp_type="TAG")) == [b"1", b"3", b"5"]
+        assert await client.committed() == 1
+
+    against_broker(config(tmp_path), work)
+
+
+def test_messages_in_order_are_blocked_by_those_before_them(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0", b"1", b"2")
+        first = await client.pop(2, order=True, attempt_id="a", queue_id=0)
+        assert bodies(first) == [b"0", b"1"]
+        assert await client.pop(2, order=True, attempt_id="b", queue_id=0) == []
+        assert bodies(await client.pop(2, order=True, attempt_id="a", queue_id=0)) == [b"0", b"1"], (
+            "the response was lost"
+        )
+
+    async def repeated(client: Client) -> None:
+        await client.send(b"0", b"1", b"2")
+        messages = await client.pop(2, order=True, queue_id=0)
+        parked = asyncio.create_task(client.pop(2, order=True, queue_id=0, poll_ms=20_000))
+        assert await client.ack(messages[1]) == 0
+        await asyncio.sleep(0.05)
+        assert not parked.done()
+        assert await client.ack(messages[0]) == 0
+        assert bodies(await parked) == [b"2"]
+
+    against_broker(config(tmp_path / "a"), work)
+    against_broker(config(tmp_path / "b"), repeated)
+
+
+def test_several_acknowledgements_are_sent_at_once(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(*(b"%d" % number for number in range(10)))
+        messages = await client.pop()
+        start, taken_ms = messages[0].handle.split(" ")[:2]
+        bits = base64.b64encode(bytes([0b1111_1101, 0b11])).decode()
+        ack = {
+            "c": "G",
+            "t": "T",
+            "r": "0",
+            "so": int(start),
+            "q": 0,
+            "rq": 0,
+            "pt": int(taken_ms),
+            "it": 60_000,
+            "b": bits,
+        }
+        body = json.dumps({"brokerName": "broker-a", "acks": [ack]}).encode()
+        assert (await client.call(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
+        assert await client.committed() == 1
+        assert await client.ack(messages[1]) == 0
+        assert await client.committed() == 10
+
+    against_broker(config(tmp_path), work)
+
+
+def test_an_offset_that_a_tool_sets_counts(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0", b"1", b"2")
+        messages = await client.pop()
+        await client.commit(1)
+        assert bodies(await client.pop()) == [b"1", b"2"]
+        assert await client.ack(messages[2]) == 0
+        assert await client.committed() == 1
+
+    against_broker(config(tmp_path), work)
+
+
+@pytest.mark.parametrize(
+    ("own", "code"),
+    [
+        ({"count": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"queue_id": 9}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "None"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"exp": "a = = 1", "exp_type": "SQL92"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused(tmp_path: Path, own: dict[str, Any], code: int) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0")
+        values = {"topic": "T", "queue_id": -1, "count": 32, **own}
+        topic, queue_id, count = (values.pop(name) for name in ("topic", "queue_id", "count"))
+        answer = await client.call(
+            RequestCode.POP_MESSAGE, PopMessage("G", topic, queue_id, count, 60_000, 0, **values)
+        )
+        assert answer.code == code
+
+    against_broker(config(tmp_path), work)
+
+
+def test_the_broker_assigns_queues(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0")
+        heartbeat = HeartbeatData("C1", (ConsumerData(group_name="G"),))
+        await client.call(RequestCode.HEART_BEAT, body=fastjson.write(heartbeat))
+        query = {
+            "topic": "T",
+            "consumerGroup": "G",
+            "clientId": "C1",
+            "strategyName": "AVG",
+            "messageModel": "CLUSTERING",
+        }
+
+        async def assigned() -> list[tuple[int, str]]:
+            answer = await client.call(RequestCode.QUERY_ASSIGNMENT, body=json.dumps(query).encode())
+            found = json.loads(answer.body)["messageQueueAssignments"]
+            return [(each["messageQueue"]["queueId"], each["mode"]) for each in found]
+
+        assert await assigned() == [(0, "PULL"), (1, "PULL"), (2, "PULL"), (3, "PULL")]
+        mode = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
+        assert (await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(mode).encode())).code == 0
+        assert await assigned() == [(-1, "POP")]
+        query["clientId"] = "unknown"
+        assert json.loads((await client.call(RequestCode.QUERY_ASSIGNMENT, body=json.dumps(query).encode())).body) == {}
+
+    async def after(client: Client) -> None:
+        assert "POP" in (tmp_path / "config" / "messageRequestMode.json").read_text()
+
+    against_broker(config(tmp_path), work, after)
