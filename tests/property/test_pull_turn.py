@@ -60,6 +60,8 @@ from ariane.store.message_store import RecordDraft, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk
 
+pytestmark = pytest.mark.usefixtures("untimed_ticks")
+
 CHANGE = 105  # code of the frames that change the broker's state
 HERE = host.pack("127.0.0.1", 10911)
 

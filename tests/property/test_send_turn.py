@@ -47,6 +47,8 @@ from ariane.store.message_store import open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk
 
+pytestmark = pytest.mark.usefixtures("untimed_ticks")
+
 BORN_MS = 1_700_000_000_000
 
 

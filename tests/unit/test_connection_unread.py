@@ -19,6 +19,8 @@ from ariane.protocol import command as commands
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX, FrameReader
 
+pytestmark = pytest.mark.usefixtures("untimed_ticks")
+
 MIB = 1024 * 1024
 
 

@@ -18,6 +18,8 @@ from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 from ariane.settings.limits import quota_limits
 
+pytestmark = pytest.mark.usefixtures("untimed_ticks")
+
 PING, PULL, HEARTBEAT = 7, 11, 34
 
 
