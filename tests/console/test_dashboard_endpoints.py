@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from excel_cells import read_sheet
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ariane.cli.servers import console_command
 from ariane.console.app import create_app
 from ariane.console.areas.dead_letters.dead_letter_resend import IDS_MAX
 from ariane.console.dashboard.dashboard_groups import _row_shape
@@ -68,6 +71,18 @@ def test_a_console_without_the_extension_has_none_of_the_endpoints(tmp_path: Pat
     with TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/topic/list.query").status_code == 404
         assert client.get("/topics").status_code == 200
+
+
+def test_the_command_adds_the_endpoints(tmp_path: Path) -> None:
+    settings = ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path, port=0)
+
+    async def run() -> None:
+        async with console_command._serving(settings) as server, httpx.AsyncClient(base_url=server.url) as client:
+            for path in ("/rocketmq/nsaddr", "/topic/list.query"):
+                response = await client.get(path)
+                assert (response.status_code, set(response.json())) == (200, {"status", "data", "errMsg"}), path
+
+    asyncio.run(run())
 
 
 def test_failed_changes_are_audited_as_failed_although_their_answers_have_status_200(tmp_path: Path) -> None:

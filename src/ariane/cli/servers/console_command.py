@@ -102,7 +102,8 @@ def install_fault() -> str | None:
 
 
 def _serving(settings: ConsoleSettings) -> ConsoleServer:
-    """Return the console's server."""
+    """Return the console's server, with the endpoints of Apache's dashboard, which the console itself does not import."""
+    from ariane.console.dashboard.dashboard_routers import ROUTERS
     from ariane.console.http_server import ConsoleServer
 
-    return ConsoleServer(settings)
+    return ConsoleServer(settings, extensions=ROUTERS)
