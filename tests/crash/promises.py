@@ -21,9 +21,9 @@ import ci_form
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
-from ariane.broker.state.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken
+from ariane.broker.state.loading.saved_state import SavedState
 from ariane.broker.state.pop_table import PopQueueEntry
-from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken
 from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.errors import FlushFailed, ProtocolError, StoreError, StoreFull

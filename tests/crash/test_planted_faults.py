@@ -15,7 +15,8 @@ import promises
 import pytest
 
 from ariane.broker.lifecycle import topic_deletion
-from ariane.broker.state import change_log, saved_state
+from ariane.broker.state.loading import saved_state
+from ariane.broker.state.saved import change_log
 from ariane.errors import ArianeError
 from ariane.kernels import implementation, record_runs, scanned_record
 from ariane.kernels.scanned_record import ScannedRecord

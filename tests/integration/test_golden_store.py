@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import java_store
-from ariane.broker.state import json_documents
+from ariane.broker.state.saved import json_documents
 from ariane.model import host, ids
 from ariane.protocol.records import compression, record
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable

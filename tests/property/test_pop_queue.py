@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.broker.state.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken
 from ariane.broker.state.pop_queue import PopQueue
 from ariane.broker.state.pop_table import PopChange, PopTable, QueueKey
+from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken
 
 KEY = QueueKey("G", "T", 0)
 STEPS = st.lists(

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from ariane.broker.config.broker_config import BrokerConfig
-from ariane.broker.state import change_log, change_records, json_documents
-from ariane.broker.state.change_records import TopicPut
-from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.loading.saved_state import SavedState
+from ariane.broker.state.saved import change_log, change_records, json_documents
+from ariane.broker.state.saved.change_records import TopicPut
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError, StoreError, StoreFull
 from ariane.model import host

@@ -12,8 +12,8 @@ from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.handlers.reading.pull_filter import PullFilterBuilder
 from ariane.broker.state import consumer_filters as filters_module
-from ariane.broker.state import json_documents
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
+from ariane.broker.state.saved import json_documents
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.filter.bloom import Bloom, murmur3
 from ariane.protocol import fastjson

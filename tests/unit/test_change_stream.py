@@ -17,16 +17,16 @@ from ariane.broker.replication import change_stream, state_changes
 from ariane.broker.replication.change_follower import ChangeFollower
 from ariane.broker.replication.change_stream import ChangeCursor, ChangeStream
 from ariane.broker.replication.state_changes import OffsetsCommitted
-from ariane.broker.state.change_records import (
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.loading.saved_state import SavedState
+from ariane.broker.state.pop_table import QueueKey
+from ariane.broker.state.saved.change_records import (
     MessageHidden,
     MessagesAcknowledged,
     MessagesTaken,
     PopRestarted,
     RequestModePut,
 )
-from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.pop_table import QueueKey
-from ariane.broker.state.saved_state import SavedState
 from ariane.errors import ProtocolError, StoreError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, TopicDeletion

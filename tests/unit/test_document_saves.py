@@ -10,7 +10,7 @@ from typing import Any
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.loading.saved_state import SavedState
 from ariane.model.topic import TopicConfig
 from ariane.testing.disk import FakeDisk
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.handlers.admin.client_sessions import ClientSessionHandler
+from ariane.broker.lifecycle.client_registry import ClientRegistry
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks

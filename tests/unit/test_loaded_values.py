@@ -9,9 +9,10 @@ import pytest
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.persistent_state import load_delay_offsets
-from ariane.broker.state import json_documents, loaded_values
 from ariane.broker.state.consumer_filters import FilterTable
-from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.loading import loaded_values
+from ariane.broker.state.loading.saved_state import SavedState
+from ariane.broker.state.saved import json_documents
 from ariane.store.disk.files import read_whole
 from ariane.testing.disk import FakeDisk
 

@@ -12,7 +12,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.replication import slave_sync, topic_pages
-from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.loading.saved_state import SavedState
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.errors import ReplyError

@@ -26,13 +26,13 @@ from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.broker import request_routing
 from ariane.broker.access.broker_accounts import guard, open_access_control, signs
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
-from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.config.own_account import own_credentials
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
+from ariane.broker.lifecycle.client_registry import ClientRegistry
 from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay_offsets
 from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports, check_gaps, find_gaps
@@ -46,8 +46,8 @@ from ariane.broker.replication.following import MasterLink, follow_leader
 from ariane.broker.replication.local_member import LocalMember
 from ariane.broker.replication.membership import Membership, ha_addr, refuse_member_request
 from ariane.broker.replication.replication import COLLECT_INTERVAL_S, UPDATE_INTERVAL_S, ReplicationFeed
-from ariane.broker.state.lost_configuration import refuse_loss, restore_topics
-from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.loading.lost_configuration import refuse_loss, restore_topics
+from ariane.broker.state.loading.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_journal import StatsLogFile

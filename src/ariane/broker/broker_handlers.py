@@ -11,10 +11,11 @@ from ariane.access.access_control import AccessControl
 from ariane.access.public_ports import Gap, describe_gaps
 from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import ServerAuditLog
-from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.collaborators import Durability
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.pop.parked_polls import ParkedPolls
+from ariane.broker.delivery.pop.pop_service import PopService
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.file_cleaner import FileCleaner
 from ariane.broker.handlers.admin.acl_admin import AclAdminHandler
@@ -40,12 +41,11 @@ from ariane.broker.handlers.sending.reply_message import ReplyMessageHandler
 from ariane.broker.handlers.sending.send import SendHandler
 from ariane.broker.handlers.sending.send_back import SendBackHandler
 from ariane.broker.handlers.sending.send_target import SendTargets
+from ariane.broker.lifecycle.client_registry import ClientRegistry
 from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
-from ariane.broker.pop.parked_polls import ParkedPolls
-from ariane.broker.pop.pop_service import PopService
 from ariane.broker.replication.membership import Membership
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats

@@ -1,1 +1,1 @@
-"""Delivery after the store: held pulls, delayed messages, and what is stored again."""
+"""Delivery after the store: held pulls, POP, delayed messages, and what is stored again."""

@@ -1,1 +1,1 @@
-"""What keeps a broker running: its saved state, flushes, ports, registration, and refusals of writes."""
+"""What keeps a broker running: its saved state, flushes, ports, registration, idle clients, and refusals of writes."""

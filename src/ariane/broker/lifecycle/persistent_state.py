@@ -23,9 +23,18 @@ import msgspec
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.write_protection import SEND_CODES
-from ariane.broker.state import json_documents, loaded_values
-from ariane.broker.state.change_log import ChangeLog
-from ariane.broker.state.change_records import (
+from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.creation_limits import CreationLimits
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.loading import loaded_values
+from ariane.broker.state.loading.loaded_values import DeletedTopics
+from ariane.broker.state.loading.saved_state import SavedState
+from ariane.broker.state.pop_table import PopChange
+from ariane.broker.state.queue_locks import QueueLocks
+from ariane.broker.state.saved import json_documents
+from ariane.broker.state.saved.change_log import ChangeLog
+from ariane.broker.state.saved.change_records import (
     DOCUMENTS,
     Change,
     QueuesLocked,
@@ -33,14 +42,6 @@ from ariane.broker.state.change_records import (
     SavedDocument,
     TopicDeleted,
 )
-from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
-from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.creation_limits import CreationLimits
-from ariane.broker.state.group_registry import GroupRegistry
-from ariane.broker.state.loaded_values import DeletedTopics
-from ariane.broker.state.pop_table import PopChange
-from ariane.broker.state.queue_locks import QueueLocks
-from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import FlushFailed, StoreError
 from ariane.filter.bloom import Bloom

@@ -15,7 +15,9 @@ from typing import Protocol
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.replication import state_changes
 from ariane.broker.replication.state_changes import OffsetsCommitted, SnapshotEnd, SnapshotPart, StateChange
-from ariane.broker.state.change_records import (
+from ariane.broker.state.pop_table import PopChange, PopDocument, PopQueueEntry
+from ariane.broker.state.queue_locks import LockTable
+from ariane.broker.state.saved.change_records import (
     GroupDeleted,
     GroupPut,
     OffsetsPut,
@@ -25,8 +27,6 @@ from ariane.broker.state.change_records import (
     TopicDeleted,
     TopicPut,
 )
-from ariane.broker.state.pop_table import PopChange, PopDocument, PopQueueEntry
-from ariane.broker.state.queue_locks import LockTable
 from ariane.errors import ProtocolError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, TopicDeletion
 from ariane.protocol.records.member_stream import NO_CHANGES, ChangePosition

@@ -21,8 +21,8 @@ import msgspec
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.replication import state_changes
 from ariane.broker.replication.state_changes import OffsetsCommitted, StateChange
-from ariane.broker.state.change_records import Change, QueuesLocked, QueuesUnlocked
 from ariane.broker.state.pop_table import PopChange
+from ariane.broker.state.saved.change_records import Change, QueuesLocked, QueuesUnlocked
 from ariane.protocol.records.member_stream import NO_CHANGES, ChangePosition
 
 TAIL_BYTES = 4 << 20  # of encoded changes, for members that are behind

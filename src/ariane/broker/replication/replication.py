@@ -24,7 +24,7 @@ from ariane.broker.replication.in_sync_set import ALL_CHANGES, InSyncRules, InSy
 from ariane.broker.replication.member_identity import member_name
 from ariane.broker.replication.membership import Membership
 from ariane.broker.replication.slave_proof import check_proof, receive_hello, send_welcome
-from ariane.broker.state.change_records import Change
+from ariane.broker.state.saved.change_records import Change
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ProtocolError, StoreError
 from ariane.failover.leader_record import InSyncMember

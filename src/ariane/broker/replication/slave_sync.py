@@ -20,7 +20,7 @@ from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.replication import topic_pages
 from ariane.broker.replication.following import Following, MasterLink, follow_master
 from ariane.broker.replication.membership import Membership
-from ariane.broker.state import loaded_values
+from ariane.broker.state.loading import loaded_values
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import host
 from ariane.net.connection import Handler, Peer, Reply

@@ -14,7 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from ariane.broker.lifecycle.persistent_state import PersistentState
-from ariane.broker.state.change_records import (
+from ariane.broker.state.pop_table import PopChange, PopQueueEntry
+from ariane.broker.state.saved.change_records import (
     GroupDeleted,
     GroupPut,
     OffsetsPut,
@@ -24,7 +25,6 @@ from ariane.broker.state.change_records import (
     TopicDeleted,
     TopicPut,
 )
-from ariane.broker.state.pop_table import PopChange, PopQueueEntry
 from ariane.errors import ProtocolError
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
 from ariane.protocol.requests.clients import WireQueue

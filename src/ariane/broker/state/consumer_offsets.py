@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
-from ariane.broker.state.change_records import OffsetsPut
+from ariane.broker.state.saved.change_records import OffsetsPut
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.admin import ConsumerOffsetTable

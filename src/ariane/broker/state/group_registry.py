@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from ariane.broker.state.change_records import GroupDeleted, GroupPut
 from ariane.broker.state.creation_limits import CreationLimits
+from ariane.broker.state.saved.change_records import GroupDeleted, GroupPut
 from ariane.errors import StoreError
 from ariane.model.topic import SYSTEM_GROUP_PREFIX, DataVersion, SubscriptionGroupConfig
 from ariane.protocol.requests import rules

@@ -1,4 +1,4 @@
-"""The POP state of all groups, and its changes in the change log (`state.change_records`).
+"""The POP state of all groups, and its changes in the change log (`state.saved.change_records`).
 
 A change is recorded before it is made: what was answered survives the death of the process, in SYNC_FLUSH a power loss, too.
 """
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.broker.state.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken, PopRestarted
 from ariane.broker.state.pop_queue import PopQueue, TakenMessage
+from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken, PopRestarted
 
 __all__ = ["PopChange", "PopDocument", "PopTable", "QueueKey"]
 

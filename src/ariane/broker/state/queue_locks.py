@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.broker.state.change_records import QueuesLocked, QueuesUnlocked
+from ariane.broker.state.saved.change_records import QueuesLocked, QueuesUnlocked
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import ResponseCode

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from ariane.broker.config.broker_config import BrokerConfig
-from ariane.broker.state.change_records import TopicDeleted, TopicPut
 from ariane.broker.state.creation_limits import CreationLimits
+from ariane.broker.state.saved.change_records import TopicDeleted, TopicPut
 from ariane.errors import ReplyError
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,

@@ -5,7 +5,7 @@
 
 Removing the queues of a topic leaves its records in the log, and everything that is rebuilt from the log has to skip them: the
 queues after a crash or a loss of files, the answers of the key index, a slave's queues. The broker stores this table in its
-change log before it removes a queue (`ariane.broker.state.change_records`). An entry is obsolete once the log starts after it.
+change log before it removes a queue (`broker.state.saved.change_records`). An entry is obsolete once the log starts after it.
 
 A record is deleted only if it is also as old as its deletion, so an entry is harmless if the log is replaced by another one.
 [no counterpart in Java, where the messages of a deleted topic come back with every rebuild]

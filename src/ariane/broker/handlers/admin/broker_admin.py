@@ -6,8 +6,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.lifecycle.client_registry import ClientRegistry
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.topic_registry import TopicRegistry, protected_topics

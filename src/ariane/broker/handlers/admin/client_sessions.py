@@ -9,9 +9,9 @@ import logging
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
-from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.collaborators import LockDurability
 from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.lifecycle.client_registry import ClientRegistry
 from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported_remark
 from ariane.broker.state.group_members import Member
 from ariane.broker.state.group_registry import GroupRegistry

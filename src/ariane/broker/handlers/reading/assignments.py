@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from ariane.broker.config.dynamic_config import DynamicConfig
-from ariane.broker.state.change_records import RequestModePut
 from ariane.broker.state.group_members import GroupMembers
 from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.saved.change_records import RequestModePut
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError
 from ariane.model.topic import PERM_READ, RETRY_PREFIX

@@ -18,10 +18,10 @@ import msgspec
 
 from ariane.broker.collaborators import LockDurability
 from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.pop.parked_polls import ParkedPolls, PollKey
+from ariane.broker.delivery.pop.pop_service import PopService, TakenBatch
 from ariane.broker.handlers.reading.pull import pulled_messages
 from ariane.broker.handlers.reading.pull_filter import PullFilterBuilder
-from ariane.broker.pop.parked_polls import ParkedPolls, PollKey
-from ariane.broker.pop.pop_service import PopService, TakenBatch
 from ariane.broker.state.pop_table import QueueKey
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats

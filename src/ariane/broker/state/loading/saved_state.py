@@ -17,8 +17,13 @@ from typing import TypeVar
 
 import msgspec
 
-from ariane.broker.state import change_records, json_documents, loaded_values
-from ariane.broker.state.change_records import (
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.loading import loaded_values
+from ariane.broker.state.loading.loaded_values import DeletedTopics
+from ariane.broker.state.pop_table import PopChange, PopDocument, PopTable
+from ariane.broker.state.queue_locks import LockTable
+from ariane.broker.state.saved import change_records, json_documents
+from ariane.broker.state.saved.change_records import (
     DOCUMENTS,
     GroupDeleted,
     GroupPut,
@@ -34,10 +39,6 @@ from ariane.broker.state.change_records import (
     TopicDeleted,
     TopicPut,
 )
-from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.loaded_values import DeletedTopics
-from ariane.broker.state.pop_table import PopChange, PopDocument, PopTable
-from ariane.broker.state.queue_locks import LockTable
 from ariane.errors import StoreError
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import WireQueue

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ariane.broker.state.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken, PopRestarted
 from ariane.broker.state.consumer_offsets import ConsumerOffsets, starts_first
 from ariane.broker.state.pop_queue import PopQueue
 from ariane.broker.state.pop_table import PopChange, PopTable, QueueKey
+from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken, PopRestarted
 from ariane.protocol.records import record
 from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordFilter
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.broker.state import json_documents
+from ariane.broker.state.saved import json_documents
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.pop import RequestMode

@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from ariane.broker.state import json_documents
-from ariane.broker.state.change_records import PREFIX
 from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.saved import json_documents
+from ariane.broker.state.saved.change_records import PREFIX
 from ariane.broker.state.topic_registry import READ_WRITE, TopicRegistry
 from ariane.errors import StoreError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig, topic_name_fault

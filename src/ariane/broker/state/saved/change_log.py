@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from ariane.broker.state.change_records import (
+from ariane.broker.state.saved.change_records import (
     NAME_DIGITS,
     OWN_CHANGES,
     PREFIX,

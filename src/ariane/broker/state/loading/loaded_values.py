@@ -18,10 +18,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ariane.broker.state import json_documents
 from ariane.broker.state.consumer_filters import FilterTable
 from ariane.broker.state.pop_table import PopDocument, PopQueueEntry
 from ariane.broker.state.queue_locks import LockTable
+from ariane.broker.state.saved import json_documents
 from ariane.errors import ProtocolError
 from ariane.model.topic import TopicDeletion
 from ariane.protocol.requests import rules
