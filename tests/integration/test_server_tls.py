@@ -297,6 +297,35 @@ def test_a_thousand_unfinished_connections_do_not_delay_a_ping(
     asyncio.run(play())
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl not found on the PATH: it requests the handshake")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_renegotiation_ends_the_connection_without_a_second_handshake(loop: str, files: CertificateFiles) -> None:
+    async def renegotiate(port: int) -> str:
+        command = ["openssl", "s_client", "-tls1_2", "-msg", "-connect", f"127.0.0.1:{port}"]
+        pipe = asyncio.subprocess.PIPE
+        client = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+        )
+        try:
+            assert client.stdin is not None and client.stdout is not None
+            client.stdin.write(b"R\n")  # read after the handshake
+            async with asyncio.timeout(20):
+                return (await client.stdout.read()).decode("utf-8", "replace")
+        finally:
+            if client.returncode is None:
+                client.kill()
+            await client.wait()
+
+    async def play() -> None:
+        async with serving(with_files(files)) as server:
+            messages = await renegotiate(server.port)
+            _, is_requested, after = messages.partition("RENEGOTIATING")
+            assert is_requested and "ServerHello" not in after and "no_renegotiation" in after
+            await until(lambda: server.connection_count == 0)
+
+    LOOPS[loop](play())
+
+
 def test_tls_1_1_is_refused(files: CertificateFiles, caplog: pytest.LogCaptureFixture) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
