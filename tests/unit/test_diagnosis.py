@@ -56,6 +56,12 @@ def snapshot(
     return ClusterSnapshot(servers, states, groups or {}, files)
 
 
+def reporting(**texts: str) -> ClusterSnapshot:
+    """Return a cluster whose name server reports something about its port."""
+    servers = frozenset({MASTER.addr, SLAVE.addr})
+    return snapshot(name_servers=(NameServerState("10.0.0.1:9876", servers, reported=texts),))
+
+
 def only(findings: list[Finding]) -> Finding:
     assert len(findings) == 1, findings
     return findings[0]
@@ -89,6 +95,9 @@ FAULTS = [
         snapshot(name_servers=(NameServerState("10.0.0.9:9876", None, "refused"),)),
         ERROR, "name servers", "refused", "firewall",
     ),
+    (reporting(certificateRemainingDays="0"), WARNING, "certificates", "expires in 0 days", "keyPath"),
+    (reporting(certificateRemainingDays="-3"), ERROR, "certificates", "has expired", "without a restart"),
+    (reporting(openToOtherMachines="connections are plain"), WARNING, "open ports", "connections are plain", "operations.md"),
     (
         snapshot(BrokerState(MASTER, None, None, "timed out")), ERROR, "addresses", "timed out", "brokerIP1",
     ),

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from ariane.access.public_ports import Gap, PortProtection
+from ariane.cluster.servers.name_server_admin import parse_texts
 from ariane.errors import ReplyError
 from ariane.nameserver import handlers as handlers_module
 from ariane.nameserver import registration
@@ -22,19 +24,22 @@ from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Reply
 from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.listening.server_tls import ServerTls, ServerTlsOptions
 from ariane.net.replies import make_peer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.routing import RegisterBroker
+from tls_files import TestAuthority
 
 PEER = make_peer(1, ("127.0.0.1", 1))
 I32 = Struct(">i")
 
 
-def name_server(path: Path) -> NameServerHandlers:
-    return NameServerHandlers(RouteTable(), KvStore(path / "kv.json"), NameServerConfig(), ServerLimits(), lambda: 0.0)
+def name_server(path: Path, protection: PortProtection | None = None) -> NameServerHandlers:
+    kv, ports = KvStore(path / "kv.json"), protection or PortProtection(None, ())
+    return NameServerHandlers(RouteTable(), kv, NameServerConfig(), ServerLimits(), ports, lambda: 0.0)
 
 
 def compressed(names: list[str], name: str = "a") -> Command:
@@ -60,6 +65,19 @@ def in_loop(work: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(work(), 30)
 
     asyncio.run(run())
+
+
+def test_settings_are_read_with_the_state_of_the_port(tmp_path: Path) -> None:
+    tls = ServerTls(
+        ServerTlsOptions(mode="enforcing", is_test=False, files=TestAuthority(tmp_path).files("ns", days=20))
+    )
+    tls.load()
+    protection = PortProtection(tls, [Gap("access", "anyone can register brokers", "aclEnable=true")])
+    reply = name_server(tmp_path, protection).get_config(Command(RequestCode.GET_NAMESRV_CONFIG), PEER)
+    settings, reported = parse_texts(bytes(reply.body))
+    # A started day does not count.
+    assert reported == {"certificateRemainingDays": "19", "openToOtherMachines": "anyone can register brokers"}
+    assert "listenPort" in settings and not settings.keys() & reported.keys()
 
 
 def test_lists_requested_at_the_same_time_are_encoded_once(tmp_path: Path) -> None:

@@ -14,15 +14,18 @@ Metrics of a public server are numbers and names for anyone, unless its connecti
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ariane.errors import ConfigError
 from ariane.net.interfaces import is_loopback
-from ariane.net.listening.server_tls import ServerTlsOptions
+from ariane.net.listening.server_tls import ServerTls, ServerTlsOptions
 
 INSECURE = "insecure=true in the file, or --insecure"
-OPEN_PORTS_KEY = "openToOtherMachines"  # Ariane's own, in the runtime information of a broker: `describe_gaps`
+# Keys of Ariane's own, in the runtime information of brokers and the settings of name servers: `PortProtection.report`.
+OPEN_PORTS_KEY = "openToOtherMachines"
+CERTIFICATE_DAYS_KEY = "certificateRemainingDays"
 
 
 class Gap(NamedTuple):
@@ -36,6 +39,30 @@ class Gap(NamedTuple):
     """What to set instead."""
     is_refused: bool = True
     """Whether it stops the start, unless the server is declared insecure."""
+
+
+class PortProtection:
+    """The protection of the ports of a running server, for tools and metrics.
+
+    Args:
+        tls: The certificate of the ports; None: they are plain.
+        gaps: What they lack.
+    """
+
+    def __init__(self, tls: ServerTls | None, gaps: Sequence[Gap]) -> None:
+        self._tls = tls
+        self.gaps = tuple(gaps)
+
+    def certificate_days(self) -> float | None:
+        """Return the days until the certificate expires, negative if it has; None without one from a file."""
+        return None if self._tls is None else self._tls.days_left()
+
+    def report(self) -> dict[str, str]:
+        """Return what the server reports to tools, as texts by key; empty if there is nothing to report."""
+        texts = {OPEN_PORTS_KEY: describe_gaps(self.gaps)} if self.gaps else {}
+        if (days := self.certificate_days()) is not None:
+            texts[CERTIFICATE_DAYS_KEY] = str(math.floor(days))
+        return texts
 
 
 def requires_certificates(tls: ServerTlsOptions) -> bool:

@@ -400,7 +400,7 @@ class Broker:
             registration=self._registration,
             access=self._access,
             audit=self._audit,
-            gaps=self._gaps,
+            protection=public_ports.PortProtection(self.tls, self._gaps),
             config_file=config_file,
             tasks=self._tasks,
             membership=self._membership,

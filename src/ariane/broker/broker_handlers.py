@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ariane.access.access_control import AccessControl
-from ariane.access.public_ports import Gap, describe_gaps
+from ariane.access.public_ports import PortProtection
 from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.collaborators import Durability
@@ -89,7 +89,7 @@ class BrokerServices:
     """None if access control is disabled."""
     audit: ServerAuditLog | None
     """None if the audit log is off."""
-    gaps: tuple[Gap, ...]  # what the ports lack towards other machines
+    protection: PortProtection  # of the ports towards other machines
     config_file: BrokerConfigFile | None
     """None if the broker was started without one."""
     tasks: BackgroundTasks  # for work that outlives its request
@@ -255,8 +255,7 @@ class BrokerHandlers:
             stats=stats,
             recorder=services.recorder,
             dropped_entries=state.dropped_entries,
-            certificate_days=services.server.certificate_days,
-            open_ports=describe_gaps(services.gaps),
+            protection=services.protection,
             exceeded_limits=services.server.limits.quotas.exceeded,
             audit=services.audit,
             membership=services.membership,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from ariane.access.public_ports import Gap
+from ariane.access.public_ports import PortProtection
 from ariane.audit.server_audit_log import AuditState, ServerAuditLog
 from ariane.metrics import families
 from ariane.metrics.audit_metrics import audit_metrics
@@ -97,13 +97,13 @@ class NameServerSource:
         routes: RouteTable,
         server: RemotingServer,
         now_ms: Callable[[], float],
-        gaps: Sequence[Gap] = (),
+        protection: PortProtection,
         audit: ServerAuditLog | None = None,
     ) -> None:
         self._routes = routes
         self._server = server
         self._now_ms = now_ms
-        self._gaps = tuple(gap.name for gap in gaps)
+        self._protection = protection
         self._audit = audit
 
     async def families(self, timeout_s: float | None) -> list[Family]:
@@ -119,9 +119,7 @@ class NameServerSource:
             if (seen_ms := self._routes.last_registration_ms(addr)) is not None
         ]
         topics = {(broker.cluster, name): self._routes.topic_count(name) for name, broker in table.items()}
-        days = self._server.certificate_days()
+        days, gaps = self._protection.certificate_days(), tuple(gap.name for gap in self._protection.gaps)
         limits = tuple(self._server.limits.quotas.states(asyncio.get_running_loop().time()))
         audit = None if self._audit is None else self._audit.state
-        return ScrapedNameServer(
-            tuple(registrations), topics, self._server.connection_count, days, self._gaps, limits, audit
-        )
+        return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days, gaps, limits, audit)

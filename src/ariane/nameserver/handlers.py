@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ariane.access.public_ports import PortProtection
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.topic import DataVersion
@@ -59,12 +60,14 @@ class NameServerHandlers:
         kv: KvStore,
         config: NameServerConfig,
         limits: ServerLimits,
+        protection: PortProtection,
         monotonic_ms: Callable[[], float],
     ) -> None:
         self._routes = routes  # brokers and their topics, in memory only: brokers register again every 30 s
         self._kv = kv  # order configuration and other values of tools, which survive a restart
         self._config = config  # replaced as a whole by 318
         self._limits = limits  # of the server, which follow the configuration
+        self._protection = protection  # of the port, which 319 reports with the settings
         self._monotonic_ms = monotonic_ms  # age of registrations: a wall clock that is set would evict all brokers
         self._provisional = itertools.count(1)  # for versions that differ from every real one
         self._lists = SharedReplies()  # one list of topics for all clients that ask while it is built
@@ -261,7 +264,8 @@ class NameServerHandlers:
         return Reply()
 
     def get_config(self, command: Command, peer: Peer) -> Reply:
-        return Reply(body=java_properties.write(NAME_SERVER_SETTINGS.texts(self._config)).encode())
+        texts = NAME_SERVER_SETTINGS.texts(self._config) | self._protection.report()
+        return Reply(body=java_properties.write(texts).encode())
 
 
 def _kv_body(values: dict[str, str]) -> bytes:

@@ -15,7 +15,7 @@ from typing import Self
 
 from ariane.access import public_ports
 from ariane.access.access_control import POLL_INTERVAL_S, AccessControl
-from ariane.access.public_ports import Gap
+from ariane.access.public_ports import Gap, PortProtection
 from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.clock import SYSTEM_CLOCK, Clock
@@ -68,7 +68,7 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         config = self.config
-        self.gaps = public_ports.find_gaps(
+        gaps = public_ports.find_gaps(
             config.bind_address,
             config.server_tls(),
             has_accounts=config.acl_enable,
@@ -77,14 +77,17 @@ class NameServer:
         )
         if not config.insecure:
             public_ports.check_gaps(
-                "bindAddress", config.bind_address, self.gaps,
+                "bindAddress", config.bind_address, gaps,
                 server="name server", loopback="bindAddress=127.0.0.1", insecure=public_ports.INSECURE,
             )  # fmt: skip
         self.tls = ServerTls(config.server_tls())
         self.tls.load()
+        self.protection = PortProtection(self.tls, gaps)
         self._kv = kv = KvStore(Path(config.kv_config_path))
         limits = config.limits()
-        handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, limits, self.monotonic_ms).table()
+        handlers: dict[int, Handler] = NameServerHandlers(
+            self.routes, kv, config, limits, self.protection, self.monotonic_ms
+        ).table()
         directory = Path(config.kv_config_path).parent / "audit"
         self.audit = open_audit_log(config, config.acl_enable, directory, "name server", self._clock)
         handlers[RequestCode.GET_AUDIT_LOG] = AuditHandler(self.audit, is_protected=config.acl_enable).read
@@ -117,7 +120,7 @@ class NameServer:
             )  # fmt: skip
         else:
             log.info("Listening on %s", self.addr)
-        public_ports.warn_of_gaps(log, self.gaps, "Name server", port)
+        public_ports.warn_of_gaps(log, gaps, "Name server", port)
         return self
 
     def _with_access_control(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:

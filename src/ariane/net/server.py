@@ -180,10 +180,6 @@ class RemotingServer:
             raise ConnectionLost(f"peer {peer_id}", "is closed")
         return connection
 
-    def certificate_days(self) -> float | None:
-        """Return the days until the certificate expires; None without one from a file."""
-        return None if self.gate is None else self.gate.tls.days_left()
-
     def _factory(self, handlers: Mapping[int, Handler]) -> Callable[[], asyncio.Protocol]:
         gate = self.gate
         if gate is None:

@@ -82,7 +82,7 @@ def name_server_source(server: NameServer) -> MetricsSource:
     """Return the source of a started name server."""
     from ariane.metrics.name_server_source import NameServerSource
 
-    return NameServerSource(server.routes, server.connections, server.monotonic_ms, server.gaps, server.audit)
+    return NameServerSource(server.routes, server.connections, server.monotonic_ms, server.protection, server.audit)
 
 
 @contextlib.asynccontextmanager

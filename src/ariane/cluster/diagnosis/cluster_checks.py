@@ -11,9 +11,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ariane.access.public_ports import OPEN_PORTS_KEY
+from ariane.access.public_ports import CERTIFICATE_DAYS_KEY, OPEN_PORTS_KEY
 from ariane.cluster.diagnosis.findings import ERROR, WARNING, BrokerState, ClusterSnapshot, Finding
 from ariane.cluster.diagnosis.group_findings import check_backlogs, check_dead_letters, check_subscriptions
 from ariane.model.host import ip_of
@@ -233,31 +233,37 @@ def check_replication(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 yield Finding(WARNING, "replication", _subject(slave), problem, fix)
 
 
-# --- this machine ---
+# --- certificates, ports, audit logs, limits ---
 
 
 def check_certificates(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Find certificates that expire soon. Brokers of Ariane report theirs."""
-    for state in snapshot.brokers:
-        days = _number((state.runtime or {}).get("certificateRemainingDays"))
-        if days is not None and days < WARNING_DAYS:
-            problem = (
-                f"its TLS certificate expires in {days:g} days" if days >= 0 else "its TLS certificate has expired"
-            )
-            fix = "replace the files of tls.server.certPath and keyPath; the broker reads them without a restart"
-            yield Finding(ERROR if days < 0 else WARNING, "certificates", _subject(state), problem, fix)
+    """Find certificates that expire soon. Servers of Ariane report theirs."""
+    for subject, reported in _reports(snapshot):
+        days = _number(reported.get(CERTIFICATE_DAYS_KEY))
+        if days is not None:
+            yield from check_expiry(subject, days)
+
+
+def check_expiry(subject: str, days: float) -> Iterator[Finding]:
+    """Find a certificate that expires within WARNING_DAYS, or has expired: then `days` is negative."""
+    if days < WARNING_DAYS:
+        problem = f"its TLS certificate expires in {days:.0f} days" if days >= 0 else "its TLS certificate has expired"
+        fix = "replace the files of tls.server.certPath and keyPath; the server reads them without a restart"
+        yield Finding(ERROR if days < 0 else WARNING, "certificates", subject, problem, fix)
 
 
 def check_open_ports(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Find servers that other machines reach without access control or encryption. Servers of Ariane report it."""
-    for state in snapshot.brokers:
-        if problem := (state.runtime or {}).get(OPEN_PORTS_KEY):
+    for subject, reported in _reports(snapshot):
+        if problem := reported.get(OPEN_PORTS_KEY):
             fix = "set what is missing, or let only your own machines reach the ports; see docs/operations.md"
-            yield Finding(WARNING, "open ports", _subject(state), problem, fix)
-    for server in snapshot.name_servers:
-        if server.is_insecure:
-            problem = "insecure=true: access control or encryption is missing"
-            yield Finding(WARNING, "open ports", server.addr, problem, "its log says what is missing; set it")
+            yield Finding(WARNING, "open ports", subject, problem, fix)
+
+
+def _reports(snapshot: ClusterSnapshot) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield what servers report about their ports, by key, after their names."""
+    yield from ((_subject(state), state.runtime or {}) for state in snapshot.brokers)
+    yield from ((state.addr, state.reported) for state in snapshot.name_servers)
 
 
 def check_audit_logs(snapshot: ClusterSnapshot) -> Iterator[Finding]:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.connection import BrokerServer, registered_servers
 from ariane.cluster.diagnosis.cluster_checks import diagnose
 from ariane.cluster.diagnosis.findings import BrokerState, ClusterSnapshot, Finding, NameServerState
 from ariane.cluster.diagnosis.group_snapshot import GroupSnapshotOperations
+from ariane.cluster.servers.name_server_admin import parse_texts
 from ariane.errors import ArianeError
-from ariane.net.interfaces import is_loopback
 from ariane.net.pools.name_servers import NameServerClient
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode
@@ -53,16 +54,13 @@ class DiagnosisOperations(GroupSnapshotOperations):
         except ArianeError as error:
             return NameServerState(addr, None, str(error)), None
         brokers = frozenset(server.addr for server in registered_servers(info))
-        return NameServerState(addr, brokers, is_insecure=await self._is_insecure(addr)), info
+        return NameServerState(addr, brokers, reported=await self._reported(addr)), info
 
-    async def _is_insecure(self, addr: str) -> bool:
+    async def _reported(self, addr: str) -> Mapping[str, str]:
         try:
-            body = (await self.request(addr, RequestCode.GET_NAMESRV_CONFIG)).body
-            config = java_properties.parse(body.decode(errors="replace"))
+            return parse_texts((await self.request(addr, RequestCode.GET_NAMESRV_CONFIG)).body).reported
         except ArianeError:
-            return False  # refused: the name server has access control
-        # A name server of Java has no such key.
-        return config.get("insecure") == "true" and not is_loopback(config.get("bindAddress", ""))
+            return {}  # refused: the name server has access control
 
     async def _broker_state(self, server: BrokerServer, clock: Clock) -> BrokerState:
         try:

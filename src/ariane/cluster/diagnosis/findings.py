@@ -36,13 +36,13 @@ class NameServerState(NamedTuple):
         addr: Its address.
         brokers: None if it did not respond.
         error: Why.
-        is_insecure: Whether it runs with insecure=true, and listens not only on loopback.
+        reported: What an Ariane name server reports about its port, by key; empty if it refused.
     """
 
     addr: str
     brokers: frozenset[str] | None
     error: str = ""
-    is_insecure: bool = False
+    reported: Mapping[str, str] = {}
 
 
 class BrokerState(NamedTuple):

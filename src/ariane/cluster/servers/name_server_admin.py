@@ -8,12 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ariane.access.public_ports import CERTIFICATE_DAYS_KEY, OPEN_PORTS_KEY
 from ariane.cluster.connection import Answers, BrokerServer, Change, ClusterConnection, NameServerUnavailable
 from ariane.errors import ConfigError, NotFound, ReplyError
 from ariane.protocol import java_properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.routing import BrokerName, ChangedTopics, KvKey, KvValue, PutKv
+
+REPORTED_KEYS = (CERTIFICATE_DAYS_KEY, OPEN_PORTS_KEY)  # of Ariane's name servers, in the same answer as the settings
+
+
+class NameServerTexts(NamedTuple):
+    """What a name server answers to 319, as texts by key: its settings, and what it reports about its port."""
+
+    settings: dict[str, str]
+    reported: dict[str, str]
+
+
+def parse_texts(body: bytes) -> NameServerTexts:
+    """Return the content of an answer to 319, sorted by key."""
+    settings = dict(sorted(java_properties.parse(body.decode(errors="replace")).items()))
+    return NameServerTexts(settings, {key: settings.pop(key) for key in REPORTED_KEYS if key in settings})
 
 
 class WritePermission(NamedTuple):
@@ -64,8 +80,7 @@ class NameServerOperations(ClusterConnection):
         """Return the settings of every name server, sorted by key."""
 
         async def ask(server: BrokerServer) -> dict[str, str]:
-            answer = await self.request(server.addr, RequestCode.GET_NAMESRV_CONFIG)
-            return dict(sorted(java_properties.parse(answer.body.decode()).items()))
+            return parse_texts((await self.request(server.addr, RequestCode.GET_NAMESRV_CONFIG)).body).settings
 
         answers = await self.ask_all((BrokerServer("", "", 0, addr) for addr in self.name_servers), ask)
         return answers._replace(unavailable=tuple(NameServerUnavailable(*missing) for missing in answers.unavailable))

@@ -6,10 +6,9 @@ of their heads is the latest delay of the loop. The broker does without a page-c
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ariane.access.public_ports import OPEN_PORTS_KEY
+from ariane.access.public_ports import PortProtection
 from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
@@ -35,7 +34,6 @@ from ariane.store.message_store import MessageStore
 
 VERSION_NAME = "V4_9_4"
 NO_BUFFER_POOL = (1 << 31) - 1  # value of 4.9.4 if transientStorePoolEnable is false
-CERTIFICATE_DAYS_KEY = "certificateRemainingDays"  # Ariane's own
 _POOLS = (
     ("sendThreadPoolQueueSize", "sendThreadPoolQueueCapacity"),
     ("pullThreadPoolQueueSize", "pullThreadPoolQueueCapacity"),
@@ -62,8 +60,7 @@ class RuntimeInfoHandler:
         stats: BrokerStats,
         recorder: StatsRecorder,
         dropped_entries: int,
-        certificate_days: Callable[[], float | None],
-        open_ports: str,
+        protection: PortProtection,
         exceeded_limits: Mapping[str, int],
         audit: ServerAuditLog | None,
         membership: Membership | None = None,
@@ -77,9 +74,7 @@ class RuntimeInfoHandler:
         self._recorder = recorder  # delay of the event loop
         # Invalid entries of config/ that the start dropped; absent if there were none, as Java has no such key.
         self._dropped = {"droppedStateEntries": str(dropped_entries)} if dropped_entries else {}
-        self._certificate_days = certificate_days  # until the certificate of the ports expires; None without files
-        # What other machines can do, in one line; absent if nothing.
-        self._open_ports = {OPEN_PORTS_KEY: open_ports} if open_ports else {}
+        self._protection = protection  # of the ports
         self._exceeded_limits = exceeded_limits  # how often each was, since the start
         self._audit = audit  # None if it is off
         self._membership = membership  # None without failover
@@ -112,8 +107,7 @@ class RuntimeInfoHandler:
             "pageCacheLockTimeMills": "0",
             "dispatchMaxBuffer": "0",
             **self._dropped,
-            **({} if (days := self._certificate_days()) is None else {CERTIFICATE_DAYS_KEY: str(math.floor(days))}),
-            **self._open_ports,
+            **self._protection.report(),
             **({EXCEEDED_LIMITS_KEY: exceeded} if (exceeded := describe_exceeded(self._exceeded_limits)) else {}),
             **({FAILURES_KEY: failures} if self._audit and (failures := self._audit.state.describe()) else {}),
             **(self._membership.describe() if self._membership else {}),
