@@ -2,7 +2,8 @@
 
 Invariants, by their numbers in docs/failover.md: acknowledged records stay (1), one record per position (2), confirmed ends never
 fall (3), one holder per epoch and epochs never fall (6), members of the stored set have everything confirmed (7), cuts take nothing
-confirmed (11), one member answers at a time (13). `failover_world` checks that a master serves again in time (12).
+confirmed (11), one member answers at a time (13), the stored set has minInSyncReplicas members (14). `failover_world` checks that a
+master serves again in time (12).
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ class InvariantBroken(AssertionError):
 class FailoverChecker:
     """Collects what happened. `logs` returns the log of each member by its incarnation, also of those that are stopped."""
 
-    def __init__(self, logs: Callable[[], Mapping[InSyncMember, Sequence[LogEntry]]]) -> None:
+    def __init__(
+        self, logs: Callable[[], Mapping[InSyncMember, Sequence[LogEntry]]], *, least_members: int = 1
+    ) -> None:
         self.logs = logs
+        self.least_members = least_members  # minInSyncReplicas
         self.confirmed: list[LogEntry] = []  # what some master confirmed, by position
         self.acknowledged: dict[int, str] = {}
         self.holders: dict[int, str] = {}  # of epochs
@@ -84,6 +88,8 @@ class FailoverChecker:
         """The service stored a record."""
         if self.record is not None and record.epoch < self.record.epoch:
             raise InvariantBroken(f"6: the record's epoch falls from {self.record.epoch} to {record.epoch}")
+        if len(record.in_sync) < self.least_members:
+            raise InvariantBroken(f"14: the set has {len(record.in_sync)} members, expected {self.least_members}")
         self.record = record
         self._check_set("the record changed")
 

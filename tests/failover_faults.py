@@ -342,6 +342,7 @@ PLANTED: dict[str, tuple[tuple[Fault, ...], str, int]] = {
     "renewal although the disk hangs": ((hung_disk,), "12", 0),
     "same incarnation after another boot": ((power_loss_of_two, power_loss), "1 3 7", 0),
     "stale candidate": ((planned_stop, isolate_pair), "1 2 3 7", 3),
+    "set below the least size": ((kill, isolate), "14", 0),
     "failsafe by quorum": ((half_isolated,), "3 13", 1),
 }
 

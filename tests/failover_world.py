@@ -103,6 +103,7 @@ class SimulatedMember:
         self.is_reconciled = False
         self.copied: dict[InSyncMember, int] = {}  # of members that copied from this epoch
         self.caught_up_at: dict[InSyncMember, float] = {}
+        self.complete: set[InSyncMember] = set()  # members that have all records, as of the last look at the set
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.probe_at = self.loop_at = now
         for work in (self.agent.run, self._probe, self._turn, self._flush, self._follow, self._maintain_set):
@@ -149,7 +150,11 @@ class SimulatedMember:
                 continue
             now = self.clock.boottime()
             fresh = {m for m, at in self.caught_up_at.items() if now - at <= LAG_S and self.copied[m] >= self.confirmed}
-            self.agent.observe(SetWanted((self.disk.member, *fresh)))
+            self.complete = {self.disk.member, *fresh}
+            wanted, names = set(self.complete), {member.name for member in self.complete}
+            if len(wanted) < self.world.min_in_sync and self.world.planted != "set below the least size":
+                wanted |= {member for member in self.stored_set() if member.name not in names}
+            self.agent.observe(SetWanted(tuple(wanted)))
             self.confirm()
 
     async def _follow(self) -> None:
@@ -228,7 +233,7 @@ class SimulatedMember:
     async def send(self, value: str) -> None:
         epoch = self.state.epoch
         await self._disk()
-        if not self.agent.may_answer(epoch) or len(self.stored_set()) < self.world.min_in_sync:
+        if not self.agent.may_answer(epoch) or len(self.complete) < self.world.min_in_sync:
             raise Unreachable("not a master, or too few members")
         self.disk.log.append((epoch, value))
         position = len(self.disk.log) - 1
@@ -309,7 +314,7 @@ class SimulatedMember:
     async def promote(self, epoch: int) -> None:
         await asyncio.sleep(self.world.rng.uniform(0, 0.3))
         await self._disk()
-        self.copied, self.caught_up_at, self.target = {}, {}, None
+        self.copied, self.caught_up_at, self.complete, self.target = {}, {}, set(self.stored_set()), None
         self.confirmed = min(self.confirmed, len(self.disk.log))
         self.epoch_start = len(self.disk.log)
         self.world.checker.on_promoted(self.name, epoch, self.disk.log)
@@ -350,7 +355,9 @@ class FailoverWorld:
         self.min_in_sync = rng.choice((1, 2))
         self.disks = {name: MemberDisk(name) for name in NAMES}
         self.clocks = {name: MemberClock(loop, rng) for name in NAMES}
-        self.checker = FailoverChecker(lambda: {disk.member: disk.log for disk in self.disks.values()})
+        self.checker = FailoverChecker(
+            lambda: {disk.member: disk.log for disk in self.disks.values()}, least_members=self.min_in_sync
+        )
         self.service = CoordinationModel(loop, rng, ttl_s=self.times.ttl_s, limit_s=2 * attempt_s)
         self.service.on_write = self.checker.on_written
         self.blocked: set[tuple[str, str]] = set()  # from, to

@@ -62,6 +62,33 @@ def test_a_set_that_is_too_small_takes_a_member_back_at_once() -> None:
         assert (members.update(2.1) == PAIR) is returns
 
 
+def test_a_set_never_becomes_smaller_than_its_least_size() -> None:
+    """A record of the leader alone would confirm nothing, and keep members with every acknowledged message from leading."""
+    members = leader(B, C, least=2)
+    for member in (B, C):
+        members.on_report(member, 100)
+    members.on_append(100, 0.0)
+    members.on_append(200, 1.0)
+    assert members.update(2.0) is None
+    assert (members.complete_size, members.least_size) == (3, 3), "late by less than a lag"
+    assert members.update(2.6) is None
+    assert (members.complete_size, members.least_size) == (1, 3)
+    members.on_report(C, 200)
+    assert members.update(2.7) == frozenset({A, C})
+    assert members.confirmed == 100, "until the record has the smaller set"
+
+
+def test_a_replaced_member_of_a_small_set_leaves_when_its_new_data_is_complete() -> None:
+    members = leader(B, least=2)
+    members.on_append(100, 0.0)
+    members.on_append(100, 3.0)
+    restarted = InSyncMember("b", "2")
+    members.on_report(restarted, 40)
+    assert members.update(3.0) is None
+    members.on_report(restarted, 100)
+    assert members.update(3.1) == frozenset({A, restarted})
+
+
 def test_a_burst_alone_drops_no_member() -> None:
     members = leader(B)
     members.on_report(B, 0)

@@ -241,6 +241,22 @@ def test_a_set_that_is_too_small_confirms_nothing() -> None:
     assert master.feed.acknowledged_offset < end
 
 
+def test_a_master_that_is_alone_refuses_sends_and_leaves_the_record_as_it_is() -> None:
+    master = Master(min_in_sync_replicas=2)
+    for member in (B, C):
+        master.report(member)
+    master.put()
+    master.feed.notify_appended()
+    for _ in range(2):
+        master.pass_time(1.6)
+    assert master.agent.state.open_write is None, "B and C have everything acknowledged, and may lead"
+    assert master.store.refusal is not None
+    master.report(C)
+    assert isinstance(master.agent.state.open_write, SwapRecord)
+    assert master.agent.state.open_write.record.in_sync == (A, C)
+    assert master.store.refusal is None
+
+
 def test_waits_of_an_epoch_fail_with_it() -> None:
     async def work() -> None:
         master = Master()

@@ -32,7 +32,8 @@ class InSyncRules(NamedTuple):
     return_s: float = 5.0
     """A member that was behind returns when it has not been behind for this time."""
     least: int = 1
-    """A set with fewer members takes a member that was behind as soon as it is not: sends are refused meanwhile."""
+    """Members behind stay in a set that would be smaller than this: it would confirm nothing, and only its few members could lead.
+    While fewer members have all messages, sends are refused, and one that was behind returns at once."""
     leaves_at_disconnect: bool = False
     """Whether a member leaves at once when its connection ends. Otherwise it stays while it has everything."""
 
@@ -100,6 +101,7 @@ class InSyncSet:
         self._connected: set[InSyncMember] = set()
         self._joining: set[InSyncMember] = set()  # required, and swapped in once they have what is confirmed
         self._behind_s: dict[InSyncMember, float] = {}  # when a member outside of the set was behind last
+        self._late: frozenset[InSyncMember] = frozenset()  # members of the stored set that should leave
         self._applied: dict[InSyncMember, int] = {own: 0}  # numbers of the last changes, as acknowledged
         self._log_samples = _Samples(rules.lag_s, log_end, now_s)
         self._change_samples = _Samples(rules.lag_s, 0, now_s)
@@ -146,6 +148,11 @@ class InSyncSet:
         return min(len(members) for members in (self.stored, *self._open_sets()))
 
     @property
+    def complete_size(self) -> int:
+        """Number of members that have all messages, the leader included: those that should leave do not count."""
+        return min(len(members - self._late) for members in (self.stored, *self._open_sets()))
+
+    @property
     def replicated(self) -> int | None:
         """End of the log that all required members other than the leader have; None without such members. It may fall."""
         ends = [self._ends.get(member, UNKNOWN_END) for member in self.required if member != self._own]
@@ -155,16 +162,10 @@ class InSyncSet:
         """Let members join; return the set to swap in, None if the stored one is right. Call it several times per `lag_s`."""
         self._log_samples.forget(now_s)
         self._change_samples.forget(now_s)
-        connected = {member.name: member for member in self._connected}
-        members = {self._own}
-        for member in (self.stored | self._connected) - {self._own}:
-            is_behind = self._is_behind(member, now_s)
-            if member in self.stored:
-                is_replaced = connected.get(member.name, member) != member  # its data is not what was admitted
-                is_gone = self._rules.leaves_at_disconnect and member not in self._connected
-                if not (is_behind or is_replaced or is_gone):
-                    members.add(member)
-            elif is_behind:
+        self._late = frozenset(member for member in self.stored if self._should_leave(member, now_s))
+        members = set(self.stored - self._late)
+        for member in self._connected - self.stored:
+            if self._is_behind(member, now_s):
                 self._behind_s[member] = now_s
                 self._joining.discard(member)
             elif self._may_return(member, now_s) and self._has_epoch_start(member):
@@ -173,6 +174,9 @@ class InSyncSet:
                 if self._may_enter(member):
                     members.add(member)
         self._require()
+        if len(members) < self._rules.least:
+            names = {member.name for member in members}
+            members |= {member for member in self._late if member.name not in names}
         wanted = frozenset(members)
         return None if wanted == self.stored and not self._open else wanted
 
@@ -207,8 +211,15 @@ class InSyncSet:
 
     # --- rules ---
 
+    def _should_leave(self, member: InSyncMember, now_s: float) -> bool:
+        if member == self._own:
+            return False
+        is_replaced = any(other.name == member.name and other != member for other in self._connected)
+        is_gone = self._rules.leaves_at_disconnect and member not in self._connected
+        return self._is_behind(member, now_s) or is_replaced or is_gone
+
     def _may_return(self, member: InSyncMember, now_s: float) -> bool:
-        is_short = len(self.stored) < self._rules.least
+        is_short = self.complete_size < self._rules.least
         return is_short or now_s - self._behind_s.get(member, -math.inf) >= self._rules.return_s
 
     def _may_enter(self, member: InSyncMember) -> bool:

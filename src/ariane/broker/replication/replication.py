@@ -197,7 +197,7 @@ class ReplicationFeed:
         """Refuse writes while too few members have all messages (minInSyncReplicas): nothing that is stored is safe then."""
         least, store = self._config.min_in_sync_replicas, self._store
         if least > 1 and self._config.broker_role == "SYNC_MASTER":
-            if self.in_sync_size >= least:
+            if self._in_sync.complete_size >= least:
                 if store.refusal is self._shortage:
                     store.refusal = None
             elif store.refusal is None:
