@@ -78,9 +78,10 @@ def test_the_command_adds_the_endpoints(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with console_command._serving(settings) as server, httpx.AsyncClient(base_url=server.url) as client:
-            for path in ("/rocketmq/nsaddr", "/topic/list.query"):
-                response = await client.get(path)
-                assert (response.status_code, set(response.json())) == (200, {"status", "data", "errMsg"}), path
+            address = await client.get("/rocketmq/nsaddr")
+            topics = await client.get("/topic/list.query")
+        assert (address.status_code, address.text) == (200, "127.0.0.1:1")
+        assert (topics.status_code, set(topics.json())) == (200, {"status", "data", "errMsg"})
 
     asyncio.run(run())
 
