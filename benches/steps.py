@@ -23,7 +23,7 @@ class Step(NamedTuple):
 SEND_STEPS = (
     Step("connection: frames in, responses out", "ariane.net.connection", "Connection.data_received"),
     Step("checks, topics, queue numbers", "ariane.broker.handlers.sending.send_turns", "SendTurns.serve"),
-    Step("encoding of the turn", "ariane.kernels.send_encoder", "PythonSendEncoder.encode"),
+    Step("encoding of the turn", "ariane.kernels.sends.send_encoder", "PythonSendEncoder.encode"),
     Step("encoding of the turn", "ariane.kernels.native", "NativeSendEncoder.encode", is_optional=True),
     Step("statistics", "ariane.broker.handlers.sending.send_turns", "SendTurns._count"),
     Step("bookkeeping of the append", "ariane.store.writing.record_appender", "RecordAppender.append_run"),

@@ -1,10 +1,10 @@
-"""Native core of Ariane. `ariane.kernels.implementation` decides whether it is used."""
+"""Native core of Ariane. `kernels.implementation` decides whether it is used."""
 
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 INTERFACE_VERSION: int
-"""Of the classes below; `ariane.kernels.implementation` expects one."""
+"""Of the classes below; `kernels.implementation` expects one."""
 
 VERSION: str
 """Of the distribution."""
@@ -14,7 +14,7 @@ _QueueEntries = tuple[str, int, bytes, int, int]  # topic, queue id, entries, se
 _SendRun = tuple[int, int, bytes, list[_QueueEntries], bytes, bytes]
 
 class SendEncoder:
-    """`ariane.kernels.send_turn.SendEncoder`. Raises ValueError or TypeError for invalid arguments, whatever `data` contains."""
+    """`kernels.sends.send_turn.SendEncoder`. Raises ValueError or TypeError for invalid arguments, whatever `data` contains."""
 
     frames_max: int
 
@@ -40,7 +40,7 @@ class SendEncoder:
     ) -> _SendRun: ...
 
 class SignatureChecker:
-    """`ariane.kernels.signed_runs.SignatureChecker`. Raises TypeError for invalid arguments, whatever `data` contains."""
+    """`kernels.signed_runs.SignatureChecker`. Raises TypeError for invalid arguments, whatever `data` contains."""
 
     def __init__(self, secrets: Sequence[tuple[str, str]], fields: Sequence[tuple[int, Sequence[str]]]) -> None: ...
     # frames, positions, starts
@@ -54,7 +54,7 @@ class SignatureChecker:
     ) -> tuple[bytes, list[int], list[int]]: ...
 
 class FileMap:
-    """`ariane.kernels.pull_selection.FileMap`: a file of the machine's disk. Linux only.
+    """`kernels.pulls.pull_selection.FileMap`: a file of the machine's disk. Linux only.
 
     Raises OSError if the file cannot be mapped, ValueError for bytes that are not loaded and for a closed map.
     """
@@ -64,16 +64,16 @@ class FileMap:
     def __getitem__(self, part: slice, /) -> bytes: ...
     def close(self) -> None: ...
 
-_Limits = tuple[int, int, int, int, int, int]  # `ariane.kernels.pull_selection.PullLimits`
+_Limits = tuple[int, int, int, int, int, int]  # `kernels.pulls.pull_selection.PullLimits`
 _SelectedMessages = tuple[bytes, tuple[int, ...], int, int, bool]  # body, sizes, scanned, last, is_removed
 
 def select_messages(
     entries: bytes, log_map: Any, base: int, size: int, codes: Set[int] | None, limits: _Limits
 ) -> _SelectedMessages | None:
-    """`ariane.kernels.pull_selection.select_messages`. Reads a `FileMap` of this module without Python."""
+    """`kernels.pulls.pull_selection.select_messages`. Reads a `FileMap` of this module without Python."""
 
 class PullHeaders:
-    """Headers of pulls that are known to `ariane.kernels.pull_reader`."""
+    """Headers of pulls that are known to `kernels.pulls.pull_reader`."""
 
     def __init__(self) -> None: ...
     def learn(self, key: bytes, value: object) -> None:
@@ -83,17 +83,17 @@ class PullHeaders:
     def find(self, data: bytes, position: int, header_max: int) -> tuple[Any, int, int, int, int, int, int] | None:
         """Return value, queue id, queue offset, commit offset, opaque, form and end of the pull at `position`; None if unknown."""
 
-# `ariane.kernels.pull_answers.PullQuery`: entries, count, codes, number of the first entry, bounds of the queue, brokers, opaque
+# `kernels.pulls.pull_answers.PullQuery`: entries, count, codes, number of the first entry, bounds of the queue, brokers, opaque
 _PullQuery = tuple[bytes, int, Set[int] | None, int, int, int, tuple[int, int], int]
-_PullSource = tuple[int, int, int, int, int, int, int, int, int]  # `ariane.kernels.pull_answers.PullSource`
+_PullSource = tuple[int, int, int, int, int, int, int, int, int]  # `kernels.pulls.pull_answers.PullSource`
 
 def answer_pulls(
     queries: Sequence[_PullQuery], log_map: Any, source: _PullSource, texts: list[bytes]
 ) -> tuple[bytes, list[tuple[int, int, int, int]]]:
-    """`ariane.kernels.pull_answers.answer_pulls`. `texts` surround the numbers in the header of a response."""
+    """`kernels.pulls.pull_answers.answer_pulls`. `texts` surround the numbers in the header of a response."""
 
 class IndexSlots:
-    """`ariane.kernels.index_slots.IndexSlots`. Raises ValueError, TypeError, or MemoryError for too many slots."""
+    """`kernels.index_slots.IndexSlots`. Raises ValueError, TypeError, or MemoryError for too many slots."""
 
     def __init__(self, count: int) -> None: ...
     def newest(self, slot: int) -> int: ...
@@ -128,7 +128,7 @@ _ScannedRecords = tuple[
 def scan_records(
     data: bytes, position: int, place: tuple[int, int, int], check_crc: bool, hash_keys: bool
 ) -> _ScannedRecords | None:
-    """`ariane.kernels.record_runs.scan_records`. Raises ValueError for a position outside `data`."""
+    """`kernels.record_runs.scan_records`. Raises ValueError for a position outside `data`."""
 
 def find_all(data: bytes) -> bytes | None:
     """Return the starts of the records that `data` consists of; None if it contains anything else."""

@@ -26,7 +26,7 @@ ArianeError
 ├── MissingPackage       a package of an extra is not installed; also a ModuleNotFoundError (name, extra)
 └── ClientClosed         the producer or consumer is not started, or closed
 
-`ariane.protocol.transient.is_transient` decides which of them may disappear when the request is repeated.
+`ariane.protocol.client_rules.transient.is_transient` decides which of them may disappear when the request is repeated.
 """
 
 from __future__ import annotations

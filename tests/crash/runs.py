@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ariane.kernels.send_encoder import PythonSendEncoder
-from ariane.kernels.send_turn import SendSettings
+from ariane.kernels.sends.send_encoder import PythonSendEncoder
+from ariane.kernels.sends.send_turn import SendSettings
 from ariane.model import host
 from ariane.model.topic import AUTO_CREATE_TOPIC
 from ariane.protocol import command

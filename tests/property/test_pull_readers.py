@@ -12,10 +12,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from ariane.kernels import pull_reader
 from ariane.kernels.implementation import select
-from ariane.kernels.pull_reader import NativePullReader, PlainPull, PythonPullReader, has_known_numbers
-from ariane.kernels.pull_turn import parse_pull
+from ariane.kernels.pulls import pull_reader
+from ariane.kernels.pulls.pull_reader import NativePullReader, PlainPull, PythonPullReader, has_known_numbers
+from ariane.kernels.pulls.pull_turn import parse_pull
 from ariane.protocol import command as commands
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM, PREFIX, PREFIX_SIZE

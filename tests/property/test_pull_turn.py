@@ -37,8 +37,8 @@ from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.filter.bloom import Bloom
-from ariane.kernels.pull_turn import PULL_CODES
-from ariane.kernels.send_turn import SEND_CODES
+from ariane.kernels.pulls.pull_turn import PULL_CODES
+from ariane.kernels.sends.send_turn import SEND_CODES
 from ariane.model import host
 from ariane.model.hashes import java_hash
 from ariane.model.topic import PERM_WRITE, SubscriptionGroupConfig, TopicConfig

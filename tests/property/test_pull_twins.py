@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ariane.kernels.implementation import select
-from ariane.kernels.pull_answers import AnsweredPull, PullQuery, PullSource
-from ariane.kernels.pull_selection import (
+from ariane.kernels.pulls.pull_answers import AnsweredPull, PullQuery, PullSource
+from ariane.kernels.pulls.pull_selection import (
     EXT_ADDRESS_MAX,
     FileMap,
     PullLimits,
@@ -25,7 +25,7 @@ from ariane.kernels.pull_selection import (
     low_32,
     select_entries,
 )
-from ariane.kernels.pull_turn import found_header
+from ariane.kernels.pulls.pull_turn import found_header
 from ariane.protocol.frame import JSON_FORM
 from ariane.protocol.records.queue_entry import BLANK_SIZE, ENTRY, LOST_CODE
 from ariane.protocol.records.record import FIXED_SIZE, IDENTITY, MAGIC, store_ms

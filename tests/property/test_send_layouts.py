@@ -16,10 +16,10 @@ from test_send_turn import send_frame
 from unusual_sends import RECORDED, TOKENS, altered, corpus, damaged
 
 from ariane.broker.handlers.sending.send_turns import EXCEPTIONAL_PROPERTIES
-from ariane.kernels import send_encoder, send_layouts
-from ariane.kernels.send_encoder import PythonSendEncoder
-from ariane.kernels.send_layouts import COUNTS_MAX, LAYOUTS_MAX, PARSED_PER_LAYOUT, PAUSE
-from ariane.kernels.send_turn import LogEnd, SendRun, SendSettings
+from ariane.kernels.sends import send_encoder, send_layouts
+from ariane.kernels.sends.send_encoder import PythonSendEncoder
+from ariane.kernels.sends.send_layouts import COUNTS_MAX, LAYOUTS_MAX, PARSED_PER_LAYOUT, PAUSE
+from ariane.kernels.sends.send_turn import LogEnd, SendRun, SendSettings
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM, PREFIX_SIZE
 
 SETTINGS = SendSettings(

@@ -27,8 +27,8 @@ from unusual_sends import RECORDED, altered, corpus, damaged
 from ariane.broker.handlers.sending import send_turns
 from ariane.broker.handlers.sending.send_turns import EXCEPTIONAL_PROPERTIES
 from ariane.kernels.implementation import select
-from ariane.kernels.send_encoder import FRAMES_MAX
-from ariane.kernels.send_turn import LogEnd, SendEncoder, SendRun, SendSettings
+from ariane.kernels.sends.send_encoder import FRAMES_MAX
+from ariane.kernels.sends.send_turn import LogEnd, SendEncoder, SendRun, SendSettings
 from ariane.protocol.records import batch
 
 pytest.importorskip("ariane_native", reason="ariane_native is not installed; ./ariane install builds it with cargo")

@@ -14,10 +14,9 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from ariane.client import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message
-from ariane.pipeline import run
+from ariane.pipeline import archive, run
 from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.replay import replay_frame
-from ariane.pipeline.tables import archive
 from ariane.reports.replay import replay_source
 from ariane.reports.replay.replay_source import ReplayFilter
 from ariane.reports.tables.table_views import open_views, query, whole_table

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ariane.kernels.implementation import select
-from ariane.kernels.pull_selection import FileMap
+from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.model import host
 from ariane.store.disk import file_maps
 from ariane.store.disk.files import Disk, OpenFiles, SystemDisk

@@ -13,12 +13,12 @@ import pytest
 
 from ariane.errors import ConfigError
 from ariane.kernels import implementation, native
-from ariane.kernels.pull_answers import PullSource
-from ariane.kernels.pull_reader import PythonPullReader
-from ariane.kernels.pull_selection import PullLimits
+from ariane.kernels.pulls.pull_answers import PullSource
+from ariane.kernels.pulls.pull_reader import PythonPullReader
+from ariane.kernels.pulls.pull_selection import PullLimits
 from ariane.kernels.record_runs import LogPlace
-from ariane.kernels.send_encoder import FRAMES_MAX, PythonSendEncoder
-from ariane.kernels.send_turn import LogEnd, SendSettings
+from ariane.kernels.sends.send_encoder import FRAMES_MAX, PythonSendEncoder
+from ariane.kernels.sends.send_turn import LogEnd, SendSettings
 from ariane.protocol.records import record
 from ariane.protocol.records.queue_entry import ENTRY
 

@@ -21,10 +21,10 @@ from ariane.errors import (
 from ariane.model.backoff import Backoff
 from ariane.net.pools.name_servers import NameServerClient
 from ariane.protocol import fastjson
+from ariane.protocol.client_rules.transient import ACCESS_DENIED, RETRY_ELSEWHERE_CODES, RETRY_SEND_CODES, is_transient
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, TopicList, TopicRoute
-from ariane.protocol.transient import ACCESS_DENIED, RETRY_ELSEWHERE_CODES, RETRY_SEND_CODES, is_transient
 from ariane.spark.wire.blocking_connection import Request
 from ariane.spark.wire.name_servers import BlockingNameServerClient
 

@@ -18,7 +18,7 @@ from ariane.broker.delivery.post_store import COLLECT_S, DISPATCH_RETRY_S, PostS
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.kernels.key_hashes import KeyHashes
-from ariane.kernels.send_turn import QueueRun, SendRun
+from ariane.kernels.sends.send_turn import QueueRun, SendRun
 from ariane.model import host
 from ariane.protocol.records.queue_entry import ENTRY
 from ariane.protocol.records.record import encode_v4

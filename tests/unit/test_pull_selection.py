@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ariane.kernels.pull_selection import (
+from ariane.kernels.pulls.pull_selection import (
     COLUMNS_MAX,
     FileMap,
     PullLimits,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ariane.errors import RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.protocol import route_rules
+from ariane.protocol.client_rules import route_rules
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 
 

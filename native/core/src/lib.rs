@@ -75,7 +75,7 @@ mod ariane_native {
         })
     }
 
-    /// Encodes runs of plain sends. The interface is that of `ariane.kernels.send_turn.SendEncoder`.
+    /// Encodes runs of plain sends. The interface is that of `ariane.kernels.sends.send_turn.SendEncoder`.
     #[pyclass]
     struct SendEncoder(turn::SendEncoder);
 
@@ -171,7 +171,7 @@ mod ariane_native {
         }
     }
 
-    /// A file in memory. The interface is that of `ariane.kernels.pull_selection.FileMap`.
+    /// A file in memory. The interface is that of `ariane.kernels.pulls.pull_selection.FileMap`.
     #[cfg(target_os = "linux")]
     #[pyclass]
     struct FileMap(Option<file_map::FileMap>); // None once it is closed
@@ -212,7 +212,7 @@ mod ariane_native {
     type Limits = (i64, i64, i64, i64, i64, i64);
 
     /// Return `(body, sizes, scanned, last, is_removed)`, or None. The interface is that of
-    /// `ariane.kernels.pull_selection.select_messages`.
+    /// `ariane.kernels.pulls.pull_selection.select_messages`.
     #[pyfunction]
     fn select_messages<'py>(
         entries: &[u8],
@@ -244,7 +244,7 @@ mod ariane_native {
         })
     }
 
-    /// Known headers of pulls. The interface is that of `ariane.kernels.pull_reader`.
+    /// Known headers of pulls. The interface is that of `ariane.kernels.pulls.pull_reader`.
     ///
     /// In a box: its searchers contain vectors of 32 bytes, and Python aligns its objects to 16.
     #[pyclass]
@@ -340,7 +340,7 @@ mod ariane_native {
     // responses; messages, bytes, offset of the last record that was examined, store time of the last message
     type Answered<'py> = (Bound<'py, PyBytes>, Vec<(usize, usize, i64, i64)>);
 
-    /// Return the responses of the first queries. The interface is that of `ariane.kernels.pull_answers.answer_pulls`.
+    /// Return the responses of the first queries. The interface is that of `ariane.kernels.pulls.pull_answers.answer_pulls`.
     #[pyfunction]
     fn answer_pulls<'py>(
         py: Python<'py>,

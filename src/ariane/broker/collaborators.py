@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from ariane.broker.lifecycle.offset_waiters import OffsetWaiter
-from ariane.kernels.send_turn import QueueRun
+from ariane.kernels.sends.send_turn import QueueRun
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.store.message_store import AppendResult, RecordDraft

@@ -8,8 +8,8 @@ from ariane.broker.handlers.reading.pull_turns import PullTurns
 from ariane.broker.handlers.sending.send_turns import SendTurns
 from ariane.broker.lifecycle.write_protection import WriteProtection
 from ariane.broker.replication.confirmed_reads import ConfirmedReads
-from ariane.kernels.pull_turn import PULL_CODES
-from ariane.kernels.send_turn import SEND_CODES
+from ariane.kernels.pulls.pull_turn import PULL_CODES
+from ariane.kernels.sends.send_turn import SEND_CODES
 from ariane.net.connection import Handler
 from ariane.net.replies import TurnHandler
 from ariane.protocol.codes import RequestCode

@@ -1,14 +1,12 @@
 """The work of a turn, without I/O: bytes and tables in; records, entries, keys and responses out. In Python, or native.
 
-    send_turn        what a run of sends takes and returns: the interface of its encoders
-    send_encoder     received frames → records, queue entries, index keys, responses
-    send_layouts     headers like those before them → the values that differ
-    send_responses   what was stored → frames of responses
+    sends            received frames → records, queue entries, index keys, responses
+    pulls            received frames, queue entries, a map of the log → responses
+    signed_runs      signed frames   → plain ones, whose signatures are verified
     key_hashes       properties      → hashes of keys
     index_slots      hashes of keys  → entries of index files
     native           the same in `ariane_native`
     native_records   stored records  → buffers of Arrow columns (its twin is `ariane.spark.records`)
-    pull_selection   queue entries, a map of the log → the body of a pull response
     record_runs      a piece of the log → queue entries, index keys, store times
     implementation   ARIANE_IMPL     → one of both
 

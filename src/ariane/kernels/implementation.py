@@ -18,12 +18,12 @@ from ariane.kernels import record_runs
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
 from ariane.kernels.native_records import NativeRecords
-from ariane.kernels.pull_answers import AnsweredPull, PullQuery, PullSource, answer_pulls
-from ariane.kernels.pull_reader import PullReader, PythonPullReader
-from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
+from ariane.kernels.pulls.pull_answers import AnsweredPull, PullQuery, PullSource, answer_pulls
+from ariane.kernels.pulls.pull_reader import PullReader, PythonPullReader
+from ariane.kernels.pulls.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.record_runs import LogPlace, ScannedRecords
-from ariane.kernels.send_encoder import PythonSendEncoder
-from ariane.kernels.send_turn import SendEncoder, SendSettings
+from ariane.kernels.sends.send_encoder import PythonSendEncoder
+from ariane.kernels.sends.send_turn import SendEncoder, SendSettings
 from ariane.kernels.signed_runs import PythonSignatureChecker, SignatureChecker
 
 log = logging.getLogger("ariane.kernels")

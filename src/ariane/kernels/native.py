@@ -13,13 +13,13 @@ from typing import Any, cast
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native_records import NativeRecords
 from ariane.kernels.native_slots import NativeIndexSlots
-from ariane.kernels.pull_answers import AnsweredPull, PullQuery, PullSource, answer_pulls
-from ariane.kernels.pull_reader import NativePullReader, PullReader, PythonPullReader
-from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
-from ariane.kernels.pull_turn import FOUND_TEXTS
+from ariane.kernels.pulls.pull_answers import AnsweredPull, PullQuery, PullSource, answer_pulls
+from ariane.kernels.pulls.pull_reader import NativePullReader, PullReader, PythonPullReader
+from ariane.kernels.pulls.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
+from ariane.kernels.pulls.pull_turn import FOUND_TEXTS
 from ariane.kernels.record_runs import LogPlace, QueueRecords, RunTimes, ScannedRecords, scan_records
-from ariane.kernels.send_encoder import PythonSendEncoder
-from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
+from ariane.kernels.sends.send_encoder import PythonSendEncoder
+from ariane.kernels.sends.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
 from ariane.kernels.signed_runs import NativeSignatureChecker, PythonSignatureChecker, SignatureChecker
 
 log = logging.getLogger("ariane.kernels")

@@ -19,7 +19,7 @@ from ariane.errors import ArianeError
 from ariane.pipeline import restarts
 from ariane.pipeline.jobs import AppendTable, TopicSource
 from ariane.pipeline.publishing import few_rows, small_batches, table_publisher
-from ariane.protocol.transient import UNAVAILABLE
+from ariane.protocol.client_rules.transient import UNAVAILABLE
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag
 from ariane.tables.table_home import Home, local_dir

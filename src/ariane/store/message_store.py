@@ -19,7 +19,7 @@ from contextlib import suppress
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError, StoreFull
 from ariane.kernels.scanned_record import NotARecord
-from ariane.kernels.send_turn import LogEnd, SendRun
+from ariane.kernels.sends.send_turn import LogEnd, SendRun
 from ariane.model.topic import TopicDeletion
 from ariane.protocol.records.queue_entry import ENTRY
 from ariane.store.disk.files import Disk, OpenFiles, SystemDisk, open_error

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ariane.kernels.pull_answers import PullSource
-from ariane.kernels.pull_selection import FileMap
+from ariane.kernels.pulls.pull_answers import PullSource
+from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.protocol.records.queue_entry import ENTRY_SIZE
 from ariane.store.log.commit_log import CommitLog
 from ariane.store.queues.consume_queue import ConsumeQueue

@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ariane.kernels.pull_selection import FileMap
+from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.store.disk.files import Usage
 
 Change = tuple[int, bytes] | int  # a write at an offset, or a truncation to a size

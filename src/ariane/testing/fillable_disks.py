@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ariane.clock import Clock
-from ariane.kernels.pull_selection import FileMap
+from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.store.disk.files import SystemDisk, Usage
 
 SIZE = 1 << 40  # bytes of a disk in memory, as far as `usage` is concerned

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ReplyError
-from ariane.kernels.send_turn import QueueRun
+from ariane.kernels.sends.send_turn import QueueRun
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records.queue_entry import ENTRY
 from ariane.store.message_store import Arrival

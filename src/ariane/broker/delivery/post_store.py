@@ -20,7 +20,7 @@ from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
 from ariane.errors import StoreError
-from ariane.kernels.send_turn import QueueRun
+from ariane.kernels.sends.send_turn import QueueRun
 from ariane.model.message import DELAY, RETRY_TOPIC
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.protocol.records import properties

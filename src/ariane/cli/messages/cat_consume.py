@@ -30,7 +30,7 @@ from ariane.client.pull_consumer import PullConsumer
 from ariane.errors import ArianeError, UsageError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
-from ariane.protocol.transient import RETRY_BACKOFF, is_transient
+from ariane.protocol.client_rules.transient import RETRY_BACKOFF, is_transient
 
 BATCH_MAX = 32  # messages per pull; brokers return no more from memory
 BATCHES_MAX = 64  # batches that were pulled and not written yet

@@ -25,8 +25,8 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, MessageRefused, ReplyError
 from ariane.model.message import Message, MessageQueue
 from ariane.net.pools.fail_fast_pool import NotAsked
+from ariane.protocol.client_rules.transient import NO_RESPONSE
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.transient import NO_RESPONSE
 
 STDIN = "-"
 MESSAGE_MAX = 15 * MIB  # what a client can send; brokers have a limit of their own, which they apply

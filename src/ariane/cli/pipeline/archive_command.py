@@ -87,8 +87,8 @@ def run(
     # After all checks of the command line: `./ariane` installs Spark only for a valid one.
     spark_options.require_spark()
 
+    from ariane.pipeline import archive
     from ariane.pipeline import run as runner
-    from ariane.pipeline.tables import archive
 
     run_server.log_warnings()
     job = archive.archive_job(topics.split(",") if topics else [], pattern, system_topics=system_topics)

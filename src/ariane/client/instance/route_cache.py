@@ -2,7 +2,7 @@
 
     topic's own route ─ missing ─→ route of TBW102, its queues capped ─ missing ─→ RouteNotFound
 
-`protocol.route_rules` derives queues and addresses from a route.
+`protocol.client_rules` derives queues and addresses from a route.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from ariane.client.instance.namespace import Namespace
 from ariane.errors import ProtocolError, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.net.pools.name_servers import NameServerClient
-from ariane.protocol.command import Command
-from ariane.protocol.requests.routing import MASTER_ID, TopicRoute
-from ariane.protocol.route_rules import (
+from ariane.protocol.client_rules.route_rules import (
     BrokerAddress,
     addresses,
     cap_queues,
@@ -29,7 +27,9 @@ from ariane.protocol.route_rules import (
     select_pull_address,
     subscribe_queues,
 )
-from ariane.protocol.transient import NO_RESPONSE
+from ariane.protocol.client_rules.transient import NO_RESPONSE
+from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import MASTER_ID, TopicRoute
 
 log = logging.getLogger("ariane.client")
 

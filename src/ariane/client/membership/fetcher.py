@@ -27,6 +27,7 @@ from ariane.client.instance.namespace import Namespace
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import message as names
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.protocol.client_rules.transient import RETRY_BACKOFF
 from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
@@ -41,7 +42,6 @@ from ariane.protocol.requests.messaging import (
     PullMessage,
     PullMessageResponse,
 )
-from ariane.protocol.transient import RETRY_BACKOFF
 
 log = logging.getLogger("ariane.client")
 

@@ -26,9 +26,9 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
+from ariane.protocol.client_rules.transient import RETRY_BACKOFF
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.clients import ConsumerList, GroupRef
-from ariane.protocol.transient import RETRY_BACKOFF
 
 log = logging.getLogger("ariane.client")
 

@@ -32,7 +32,7 @@ from ariane.client.sending.timer_support import TimerSupport
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Connection
-from ariane.protocol.transient import RETRY_ELSEWHERE_CODES, is_transient
+from ariane.protocol.client_rules.transient import RETRY_ELSEWHERE_CODES, is_transient
 
 log = logging.getLogger("ariane.client")
 

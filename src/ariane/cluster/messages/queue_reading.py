@@ -14,6 +14,7 @@ from ariane.cluster.connection import BrokerServer, ClusterConnection
 from ariane.errors import NotFound, ReplyError, RouteNotFound
 from ariane.model.message import TAGS, MessageQueue
 from ariane.model.topic import PERM_READ
+from ariane.protocol.client_rules.route_rules import preferred_server
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.records import record
 from ariane.protocol.records.record import Record
@@ -27,7 +28,6 @@ from ariane.protocol.requests.messaging import (
     SearchOffset,
 )
 from ariane.protocol.requests.routing import TopicRoute
-from ariane.protocol.route_rules import preferred_server
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 PAGE_MESSAGES = 32  # default maximum per pull of a broker

@@ -34,7 +34,7 @@ from ariane.model import message as names
 from ariane.model.message import COMPRESSED, RESERVED, Message
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, topic_name_fault
 from ariane.net.pools.name_servers import NameServerClient
-from ariane.protocol.transient import UNAVAILABLE
+from ariane.protocol.client_rules.transient import UNAVAILABLE
 
 REPLAYED_FROM = "REPLAYED_FROM"  # topic, broker, queue id, queue offset and message id, joined by "/"
 SHARDING_KEY = "__SHARDINGKEY"

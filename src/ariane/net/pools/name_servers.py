@@ -2,7 +2,7 @@
 
     NameServerClient(connections, ["ns1:9876", "ns2:9876"]) ─→ fetch_route(topic), fetch_cluster(), request(code, header)
 
-Policy: `ariane.protocol.name_server_lookup`; the blocking adapter is `ariane.spark.wire.name_servers`.
+Policy: `ariane.protocol.client_rules.name_server_lookup`; the blocking adapter is `ariane.spark.wire.name_servers`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from ariane.errors import ReplyError, RouteNotFound
-from ariane.protocol.command import Command
-from ariane.protocol.name_server_lookup import (
+from ariane.protocol.client_rules.name_server_lookup import (
     NameServerLookup,
     NameServerOrder,
     cluster_lookup,
     is_unknown_topic,
     route_lookup,
 )
+from ariane.protocol.client_rules.transient import NO_RESPONSE
+from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import ClusterInfo, TopicRoute
-from ariane.protocol.transient import NO_RESPONSE
 
 TIMEOUT_MS = 3000
 

@@ -21,12 +21,12 @@ from ariane.model.message import COMPRESSED, COMPRESSION_MASK, KEYS, TAGS, UNIQ_
 from ariane.model.topic import PERM_READ
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.pools.name_servers import NameServerClient
+from ariane.protocol.client_rules.route_rules import preferred_server
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.records import compression, record
 from ariane.protocol.records.record import Record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, PullMessageResponse, QueueRef
-from ariane.protocol.route_rules import preferred_server
 from ariane.reports.tables import table_views
 from ariane.reports.tables.table_contents import PIPELINE_NEEDS
 from ariane.tables import ARCHIVE

@@ -20,6 +20,8 @@ from ariane.errors import ArianeError, ConnectionLost, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.model.topic import SEND_FORBIDDEN
 from ariane.protocol import fastjson
+from ariane.protocol.client_rules.route_rules import preferred_server, subscribe_queues
+from ariane.protocol.client_rules.transient import NO_RESPONSE, UNAVAILABLE, is_transient
 from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
@@ -40,8 +42,6 @@ from ariane.protocol.requests.routing import (
     TopicRoute,
     TopicTable,
 )
-from ariane.protocol.route_rules import preferred_server, subscribe_queues
-from ariane.protocol.transient import NO_RESPONSE, UNAVAILABLE, is_transient
 from ariane.spark.read.source_options import PullAccess, pull_access
 from ariane.spark.wire.blocking_connection import Request
 from ariane.spark.wire.connections_by_address import BlockingConnectionPool

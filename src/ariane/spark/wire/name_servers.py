@@ -1,6 +1,6 @@
 """Blocking client of name servers: asks one after another until one has the answer.
 
-Policy: `ariane.protocol.name_server_lookup`; the asyncio adapter is `ariane.net.pools.name_servers`.
+Policy: `ariane.protocol.client_rules.name_server_lookup`; the asyncio adapter is `ariane.net.pools.name_servers`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from ariane.errors import ReplyError
-from ariane.protocol.command import Command
-from ariane.protocol.name_server_lookup import (
+from ariane.protocol.client_rules.name_server_lookup import (
     NameServerLookup,
     NameServerOrder,
     cluster_lookup,
@@ -18,8 +17,9 @@ from ariane.protocol.name_server_lookup import (
     route_lookup,
     topics_lookup,
 )
+from ariane.protocol.client_rules.transient import NO_RESPONSE
+from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import ClusterInfo, TopicList, TopicRoute
-from ariane.protocol.transient import NO_RESPONSE
 from ariane.spark.wire.blocking_connection import Request
 
 T = TypeVar("T")

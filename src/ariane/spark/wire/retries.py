@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ariane.errors import ArianeError
-from ariane.protocol.transient import RETRY_BACKOFF, is_transient
+from ariane.protocol.client_rules.transient import RETRY_BACKOFF, is_transient
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from ariane.client.instance.settings import ProducerSettings
 from ariane.client.sending.send_codec import parse_status, request_fields, select_queue
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
+from ariane.protocol.client_rules.route_rules import publish_queues
+from ariane.protocol.client_rules.transient import RETRY_BACKOFF, RETRY_SEND_CODES, is_transient
 from ariane.protocol.requests.routing import TopicRoute
-from ariane.protocol.route_rules import publish_queues
-from ariane.protocol.transient import RETRY_BACKOFF, RETRY_SEND_CODES, is_transient
 from ariane.spark.wire.name_servers import BlockingNameServerClient
 from ariane.spark.wire.pipelined_connections import PipelinedResponse
 from ariane.spark.wire.retries import call_with_retries

@@ -16,7 +16,7 @@ import os
 import sys
 
 from ariane.kernels.implementation import selected
-from ariane.kernels.pull_selection import FileMap
+from ariane.kernels.pulls.pull_selection import FileMap
 
 PAGE = mmap.PAGESIZE
 # Bytes that a map loads before it releases all its pages, which count as memory of the process.

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import ClassVar, NamedTuple, Protocol
 
 from ariane.errors import StoreError, StoreFull
-from ariane.kernels.pull_selection import FileMap
+from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.store.disk.file_maps import map_file
 
 OPEN_FILES_MAX = 512  # open descriptors of the store; a usual process limit is 1024

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ariane.kernels.pull_selection import FileMap
+from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.store.disk.files import OpenFiles
 
 NAME_DIGITS = 20

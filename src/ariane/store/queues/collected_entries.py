@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ariane.kernels.send_turn import QueueRun
+from ariane.kernels.sends.send_turn import QueueRun
 from ariane.protocol.records.queue_entry import ENTRY_SIZE
 from ariane.store.queues.consume_queue import ConsumeQueue
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from ariane.kernels.implementation import selected
-from ariane.kernels.pull_selection import (
+from ariane.kernels.pulls.pull_selection import (
     EXT_ADDRESS_MAX,
     PullLimits,
     SelectedMessages,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ariane.kernels.key_hashes import is_indexed
-from ariane.kernels.send_turn import LogEnd, SendRun
+from ariane.kernels.sends.send_turn import LogEnd, SendRun
 from ariane.model.hashes import java_hash
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.protocol.records.queue_entry import ENTRY, ENTRY_SIZE

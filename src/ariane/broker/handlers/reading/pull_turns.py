@@ -21,9 +21,9 @@ from ariane.broker.stats.broker_stats import BrokerStats, PulledQueue
 from ariane.clock import Clock
 from ariane.errors import ProtocolError, ReplyError, StoreError
 from ariane.kernels.implementation import selected
-from ariane.kernels.pull_answers import AnsweredPull, PullQuery
-from ariane.kernels.pull_reader import PlainPull, PullTemplate
-from ariane.kernels.pull_turn import found_header
+from ariane.kernels.pulls.pull_answers import AnsweredPull, PullQuery
+from ariane.kernels.pulls.pull_reader import PlainPull, PullTemplate
+from ariane.kernels.pulls.pull_turn import found_header
 from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn

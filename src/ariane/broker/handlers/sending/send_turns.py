@@ -20,7 +20,7 @@ from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
 from ariane.errors import FlushFailed, MessageRefused, StoreError
 from ariane.kernels.implementation import send_encoder
-from ariane.kernels.send_turn import SendEncoder, SendRun, SendSettings
+from ariane.kernels.sends.send_turn import SendEncoder, SendRun, SendSettings
 from ariane.model.host import PACKED_V4
 from ariane.model.message import TIMER_DEL_UNIQKEY, TRAN_MSG
 from ariane.model.topic import PERM_WRITE, RETRY_PREFIX, SEND_FORBIDDEN, TopicConfig

@@ -15,9 +15,17 @@ import msgspec
 
 from ariane.errors import ProtocolError
 from ariane.kernels.key_hashes import KeyHashes, KeyValues
-from ariane.kernels.send_layouts import HEADER_AT, SendLayout, SendLayouts
-from ariane.kernels.send_responses import SendResponses
-from ariane.kernels.send_turn import BINARY_STARTS, JSON_STARTS, SEND_CODES, LogEnd, QueueRun, SendRun, SendSettings
+from ariane.kernels.sends.send_layouts import HEADER_AT, SendLayout, SendLayouts
+from ariane.kernels.sends.send_responses import SendResponses
+from ariane.kernels.sends.send_turn import (
+    BINARY_STARTS,
+    JSON_STARTS,
+    SEND_CODES,
+    LogEnd,
+    QueueRun,
+    SendRun,
+    SendSettings,
+)
 from ariane.model.hashes import java_hash
 from ariane.model.message import CLUSTER, KEYS, TAGS, TRANSACTION_MASK, UNIQ_KEY, WAIT
 from ariane.protocol import command as commands

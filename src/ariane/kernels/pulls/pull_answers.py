@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ariane.errors import ProtocolError
-from ariane.kernels.pull_selection import (
+from ariane.kernels.pulls.pull_selection import (
     SPAN_MIN,
     FileMap,
     PullLimits,
@@ -19,7 +19,7 @@ from ariane.kernels.pull_selection import (
     find_span,
     select_entries,
 )
-from ariane.kernels.pull_turn import found_header
+from ariane.kernels.pulls.pull_turn import found_header
 from ariane.protocol.frame import JSON_FORM
 from ariane.protocol.records.record import store_ms
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 
-from ariane.kernels.send_turn import SendSettings
+from ariane.kernels.sends.send_turn import SendSettings
 from ariane.model import ids
 from ariane.protocol import command as commands
 from ariane.protocol.command import RESPONSE

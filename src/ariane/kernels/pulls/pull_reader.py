@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ariane.kernels.pull_turn import parse_pull
+from ariane.kernels.pulls.pull_turn import parse_pull
 from ariane.protocol.frame import JSON_FORM, PREFIX, PREFIX_SIZE
 from ariane.protocol.requests.messaging import PullMessage
 
