@@ -243,6 +243,7 @@ def test_charts_show_names_as_text_and_have_a_table(sample: Page) -> None:
     assert tip.locator("img").count() == 0
     sample.get_by_text("Data as a table").click()
     table = sample.locator("#rates-table table")
+    table.locator("tbody tr").first.wait_for()  # the table is built when it is opened
     assert table.locator("tbody tr").count() == 30
     assert "? (unknown)" in table.locator("tbody tr").last.inner_text()
     assert "2026-11-22 09:38:35" in table.locator("tbody tr").last.inner_text(), "in the zone of the browser"
