@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import logging
+import ssl
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,9 @@ from ariane.cluster.admin import Admin
 from ariane.errors import ConfigError
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
+from ariane.net.listening.server_tls import CertificateFiles
 from ariane.testing.cluster_servers import broker_config
+from tls_files import TestAuthority
 
 
 @pytest.fixture
@@ -104,10 +109,36 @@ class Scripted(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+@contextlib.contextmanager
+def scripted_server(files: CertificateFiles | None = None, *, demands: bool = False) -> Iterator[str]:
+    """Yield the address of a server, with TLS if it has files; `demands`: certificates of clients."""
+    with http.server.HTTPServer(("127.0.0.1", 0), Scripted) as server:
+        if files:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(files.cert, files.key)
+            context.load_verify_locations(files.trust)
+            context.verify_mode = ssl.CERT_REQUIRED if demands else ssl.CERT_NONE
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 def test_the_doctor_finds_open_consoles_and_exporters(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = http.server.HTTPServer(("127.0.0.1", 0), Scripted)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
+    with scripted_server() as address:
+        check_open_ports(f"http://{address}", monkeypatch)
+        (no_tls,) = http_check.check_http(f"https://{address}")
+    assert (no_tls.level, "wrong version number" in no_tls.problem.lower()) == ("error", True)
+    (silent,) = http_check.check_http(f"http://{address}")
+    assert (silent.level, "does not respond" in silent.problem) == ("error", True)
+    for text in ("10.0.0.8:8080", "ftp://h/", "http://", "http://h:x/"):
+        with pytest.raises(typer.BadParameter, match="expected http://HOST:PORT/"):
+            http_check.http_url(text)
+
+
+def check_open_ports(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(http_check.check_http(f"{url}/metrics")) == []
     monkeypatch.setattr(http_check, "is_loopback", lambda address: False)
     (plain,) = http_check.check_http(url)
@@ -116,10 +147,22 @@ def test_the_doctor_finds_open_consoles_and_exporters(monkeypatch: pytest.Monkey
     )  # fmt: skip
     _, readable = http_check.check_http(f"{url}/metrics")
     assert "no account or certificate is needed" in readable.problem
-    server.shutdown()
-    server.server_close()
-    (silent,) = http_check.check_http(url)
-    assert (silent.level, "does not respond" in silent.problem) == ("error", True)
-    for text in ("10.0.0.8:8080", "ftp://h/", "http://", "http://h:x/"):
-        with pytest.raises(typer.BadParameter, match="expected http://HOST:PORT/"):
-            http_check.http_url(text)
+
+
+@pytest.mark.parametrize("demands", [False, True])
+@pytest.mark.parametrize(
+    ("days", "level", "problem"),
+    [
+        (40, "", ""),
+        (12, "warning", "its TLS certificate expires in 11 days"),
+        (-1, "error", "its TLS certificate has expired"),
+    ],
+)
+def test_the_doctor_finds_certificates_of_consoles_and_exporters_that_expire(
+    days: int, level: str, problem: str, demands: bool, tmp_path: Path
+) -> None:
+    with scripted_server(TestAuthority(tmp_path).files("http", days=days), demands=demands) as address:
+        findings = list(http_check.check_http(f"https://{address}/metrics"))
+    assert [(one.level, one.check, one.problem) for one in findings] == (
+        [(level, "certificates", problem)] if level else []
+    )

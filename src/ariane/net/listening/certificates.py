@@ -38,6 +38,10 @@ class Validity(NamedTuple):
             return f"expired on {self.ends:%Y-%m-%d}"
         return f"is not valid before {self.begins:%Y-%m-%d %H:%M} UTC" if now < self.begins else None
 
+    def days_left(self, now: datetime.datetime) -> float:
+        """Return the days until the certificate expires, negative if it has."""
+        return (self.ends - now).total_seconds() / 86_400
+
 
 class CertificateSummary(NamedTuple):
     """What a certificate says."""

@@ -141,7 +141,7 @@ class ServerTls:
 
     def days_left(self) -> float | None:
         """Return the days until the certificate expires, negative if it has; None without files."""
-        return None if self.validity is None else (self.validity.ends - self._now()).total_seconds() / 86_400
+        return None if self.validity is None else self.validity.days_left(self._now())
 
     def _read(self, *, must_be_valid: bool = False) -> None:
         versions = self._versions()
