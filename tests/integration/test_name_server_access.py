@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from ariane.errors import ArianeError
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.request_permissions import REQUEST_NEEDS
 from ariane.nameserver.server import NameServer
+from ariane.net.connection import Connection
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode, code_name
@@ -28,6 +31,7 @@ accounts:
 - {accessKey: other-account, secretKey: other-secret, brokers: [broker-b], defaultTopicPerm: PUB|SUB}
 """
 BROKER = Credentials("broker-account", "broker-secret")
+Connect = Callable[[Credentials | None], Awaitable[Connection]]
 SENDERS: dict[str, Credentials | None] = {
     "anonymous": None,
     "wrong signature": Credentials("admin-account", "another-secret"),
@@ -137,3 +141,75 @@ def test_an_account_needs_one_secret_key(settings: dict[str, str], word: str, tm
     with pytest.raises(ArianeError, match=word) as caught:
         asyncio.run(work())
     assert "broker-secret" not in str(caught.value)
+
+
+# --- limits per account ---
+
+
+def with_limits(home: Path, limits: dict[str, int], work: Callable[[NameServer, Connect], Awaitable[None]]) -> None:
+    """Run a name server; `Connect` opens a connection of a sender."""
+
+    async def run() -> None:
+        async with NameServer(config(home, **limits)) as server, contextlib.AsyncExitStack() as stack:
+
+            async def connect(sender: Credentials | None) -> Connection:
+                sign = functools.partial(signing.sign, sender) if sender else None
+                return await (await stack.enter_async_context(ConnectionPool(sign=sign))).connect(server.addr)
+
+            await work(server, connect)
+
+    asyncio.run(run())
+
+
+async def read(connection: Connection) -> tuple[int, str]:
+    """Return code and remark of a read that everybody may make."""
+    response = await connection.request(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=30_000)
+    return response.code, response.remark or ""
+
+
+OTHER = SENDERS["broker-b"]
+FORGED = Credentials("broker-account", "another-secret")
+OVER_CONNECTIONS = (2, "[QUOTA]accountConnectionsMax: account broker-account has 1 connections, 1 are allowed")
+
+
+def test_connections_of_an_account_are_limited_in_reads_and_other_requests(tmp_path: Path) -> None:
+    async def work(server: NameServer, connect: Connect) -> None:
+        first, second = await connect(BROKER), await connect(BROKER)
+        assert (await read(first))[0] == 0
+        assert await read(second) == OVER_CONNECTIONS
+        response = await second.request(RequestCode.GET_NAMESRV_CONFIG, timeout_ms=30_000)
+        assert (response.code, response.remark) == OVER_CONNECTIONS
+        for sender in (None, FORGED, OTHER):
+            assert (await read(await connect(sender)))[0] == 0
+        assert server.connections.limits.quotas.exceeded["accountConnectionsMax"] == 2
+        server.connections.limits.quotas.set_limits({"accountConnectionsMax": 2})
+        assert (await read(second))[0] == 0
+
+    with_limits(tmp_path, {"account_connections_max": 1}, work)
+
+
+@pytest.mark.usefixtures("untimed_ticks")
+def test_requests_of_an_account_are_limited_on_all_its_connections(tmp_path: Path) -> None:
+    async def work(server: NameServer, connect: Connect) -> None:
+        first, second = await connect(BROKER), await connect(BROKER)
+        burst = [first.request_nowait(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=30_000) for _ in range(100)]
+        assert {(await answer).code for answer in burst} == {0, 2}
+        assert (await read(second))[0] == 0  # its account is not known before
+        code, remark = await read(second)
+        assert code == 2
+        assert remark.startswith("[QUOTA]accountRequestsPerSecond: account broker-account has ")
+        assert (await read(await connect(OTHER)))[0] == 0
+
+    with_limits(tmp_path, {"account_requests_per_second": 1}, work)
+
+
+def test_an_account_is_charged_only_for_requests_that_it_has_signed(tmp_path: Path) -> None:
+    async def work(server: NameServer, connect: Connect) -> None:
+        forged, anonymous = await connect(FORGED), await connect(None)
+        for connection in (forged, anonymous):
+            for _ in range(3):
+                await read(connection)
+                await connection.request(RequestCode.GET_NAMESRV_CONFIG, timeout_ms=30_000)
+        assert (await read(await connect(BROKER)))[0] == 0
+
+    with_limits(tmp_path, {"account_connections_max": 1, "account_requests_per_second": 2}, work)

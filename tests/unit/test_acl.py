@@ -25,7 +25,8 @@ from ariane.client import ClientSettings, Credentials
 from ariane.errors import ConfigError
 from ariane.model.ids import offset_message_id
 from ariane.model.topic import DataVersion
-from ariane.net.connection import Peer, Reply
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.limits.quotas import Quotas
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -400,7 +401,7 @@ def test_a_handler_with_access_checks_serves_only_permitted_requests(tmp_path: P
     written(tmp_path, FILE)
 
     async def work(access: AccessControl) -> None:
-        handler = access.with_checks({30: lambda command, peer: Reply(body=b"served")}, no_record)[30]
+        handler = access.with_checks({30: lambda command, peer: Reply(body=b"served")}, no_record, Quotas())[30]
 
         def ask(fields: dict[str, str]) -> Reply:
             raw = msgspec.Raw(json.dumps(fields).encode())
@@ -413,6 +414,40 @@ def test_a_handler_with_access_checks_serves_only_permitted_requests(tmp_path: P
         assert (refused.code, refused.remark) == (
             1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured",
         )  # fmt: skip
+
+    with_access(tmp_path, work)
+
+
+FORGER = Credentials("RocketMQ", "wrong-secret")
+
+
+@pytest.mark.parametrize(
+    ("ip", "sender", "is_checked", "is_charged"),
+    [
+        (FAR, USER, True, True),
+        (FAR, FORGER, True, False),
+        (FAR, USER, False, True),
+        (FAR, FORGER, False, False),
+        ("10.1.0.1", USER, True, True),
+        ("10.1.0.1", FORGER, True, False),  # the global allowlist serves anybody
+        ("192.168.0.7", Credentials("trusted-host", "wrong-secret"), True, True),  # the account's own allowlist
+    ],
+)
+def test_a_request_counts_for_the_account_that_proves_to_have_sent_it(
+    ip: str, sender: Credentials, is_checked: bool, is_charged: bool, tmp_path: Path
+) -> None:
+    written(tmp_path, FILE)
+
+    async def work(access: AccessControl) -> None:
+        quotas = Quotas()
+        handlers: dict[int, Handler] = {30: lambda command, peer: Reply()}
+        handlers = (
+            access.with_checks(handlers, no_record, quotas) if is_checked else access.with_accounts(handlers, quotas)
+        )
+        connection = quotas.open(1, ip)
+        fields = signing.sign(sender, {"topic": "topicB"}, b"")
+        handlers[30](Command(30, fields=msgspec.Raw(json.dumps(fields).encode())), Peer(1, ip, 1, b""))
+        assert connection.account == (sender.access_key if is_charged else None)
 
     with_access(tmp_path, work)
 

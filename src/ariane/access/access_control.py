@@ -108,9 +108,9 @@ class AccessControl:
         return self._state
 
     def with_checks(
-        self, handlers: Mapping[int, Handler], read_record: RecordReader, quotas: Quotas | None = None
+        self, handlers: Mapping[int, Handler], read_record: RecordReader, quotas: Quotas
     ) -> dict[int, Handler]:
-        """Return handlers that only permitted requests reach. `quotas` learns the account of each connection.
+        """Return handlers that only permitted requests reach. They count for their accounts in `quotas`.
 
         Raises:
             KeyError: a code has no row in the table of needs.
@@ -119,9 +119,17 @@ class AccessControl:
             raise KeyError(f"no row in the table of needs for the codes {sorted(missing)}")
         return {code: self._guard(serve, read_record, quotas) for code, serve in handlers.items()}
 
+    def with_accounts(self, handlers: Mapping[int, Handler], quotas: Quotas) -> dict[int, Handler]:
+        """Return handlers that all requests reach. Those that an account has signed count for it in `quotas`."""
+
+        def identified(serve: Handler) -> Handler:
+            return lambda command, peer: self._over_limit(command, peer, quotas) or serve(command, peer)
+
+        return {code: identified(serve) for code, serve in handlers.items()}
+
     def identity(self, command: Command, peer: Peer) -> RequestAccount:
         """Return the account of a request, and how it is proven."""
-        return self._state.acl.identity(command.field_map(), command.body, peer.ip, peer.names)
+        return self._state.acl.identity(command.field_map(), command.body, peer.names)
 
     async def reload_if_changed(self) -> None:
         """Read the files again if one of them changed."""
@@ -185,17 +193,22 @@ class AccessControl:
     def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
-    def _guard(self, serve: Handler, read_record: RecordReader, quotas: Quotas | None) -> Handler:
+    def _over_limit(self, command: Command, peer: Peer, quotas: Quotas, *, is_verified: bool = False) -> Reply | None:
+        """Count a request for the account that proves to have sent it. Return its refusal if the account exceeds a limit."""
+        identity = self._state.acl.identity(command.field_map(), command.body, peer.names, is_verified=is_verified)
+        if not identity.proof or (over := quotas.identify(peer.id, identity.account)) is None:
+            return None
+        if self.audit is not None:
+            self.audit.refused(command, peer, over.remark)
+        return Reply(ResponseCode.SYSTEM_BUSY, remark=over.remark)
+
+    def _guard(self, serve: Handler, read_record: RecordReader, quotas: Quotas) -> Handler:
         def guarded(command: Command, peer: Peer) -> HandlerResult:
             acl, fields = self._state.acl, command.field_map()
             denial = acl.denial_reason(command.code, fields, command.body, peer.ip, read_record, peer.names)
             if denial is None:
-                account = acl.account_name(fields, peer.names) if quotas is not None else None
-                if quotas is not None and account is not None and (over := quotas.identify(peer.id, account)):
-                    if self.audit is not None:
-                        self.audit.refused(command, peer, over.remark)
-                    return Reply(ResponseCode.SYSTEM_BUSY, remark=over.remark)
-                return serve(command, peer)
+                is_verified = not acl.is_open_to(peer.ip)
+                return self._over_limit(command, peer, quotas, is_verified=is_verified) or serve(command, peer)
             now = asyncio.get_running_loop().time()
             if self.audit is not None:
                 self.audit.refused(command, peer, denial)

@@ -231,18 +231,6 @@ class Acl:
         """Return whether requests from an address are not checked."""
         return ip_allowlist.matches(self._white, ip)
 
-    def account_name(self, fields: Mapping[str, str], names: Sequence[str]) -> str | None:
-        """Return the access key of the account that a permitted request belongs to; None if it belongs to none.
-
-        Args:
-            fields: extFields of the request.
-            names: of the client's verified certificate.
-        """
-        if access_key := fields.get(ACCESS_KEY):
-            return access_key if self.account(access_key) is not None else None
-        certified = (self._by_certificate[name] for name in names if name in self._by_certificate)
-        return next((account.entry.access_key for account in certified), None)
-
     def denial_reason(
         self,
         code: int,
@@ -299,8 +287,17 @@ class Acl:
             return None
         return f"the account {access_key} does not have {need}"
 
-    def identity(self, fields: Mapping[str, str], body: bytes, ip: str, names: Sequence[str]) -> RequestAccount:
-        """Return the account of a request, and how it is proven. Allow lists prove nothing."""
+    def identity(
+        self, fields: Mapping[str, str], body: bytes, names: Sequence[str], *, is_verified: bool = False
+    ) -> RequestAccount:
+        """Return the account of a request, and how it is proven. The global allowlist proves nothing.
+
+        Args:
+            fields: extFields of the request.
+            body: Its body.
+            names: Names of the client's verified certificate.
+            is_verified: Whether the sender was found to be the account, by its signature or the account's own allowlist.
+        """
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
             certified = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
@@ -308,7 +305,7 @@ class Acl:
                 RequestAccount("") if certified is None else RequestAccount(certified.entry.access_key, "certificate")
             )
         account = self.account(access_key)
-        is_proven = account is not None and verify(account.secret_key, fields, body)
+        is_proven = account is not None and (is_verified or verify(account.secret_key, fields, body))
         return RequestAccount(access_key, "signature" if is_proven else "")
 
     def account(self, access_key: str) -> Account | UserAccount | None:

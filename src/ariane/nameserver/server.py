@@ -26,6 +26,7 @@ from ariane.nameserver.request_permissions import READS, REQUEST_NEEDS
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
+from ariane.net.limits.quotas import Quotas
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.peer_log import PeerLog
@@ -95,7 +96,7 @@ class NameServer:
             limits.audit = self.audit
             handlers = self.audit.with_records(handlers, {RequestCode.REGISTER_BROKER: self._is_new})
         if config.acl_enable:
-            handlers = self._with_access_control(handlers)
+            handlers = self._with_access_control(handlers, limits.quotas)
         self.connections = RemotingServer(
             handlers,
             config.bind_address,
@@ -123,15 +124,17 @@ class NameServer:
         public_ports.warn_of_gaps(log, gaps, "Name server", port)
         return self
 
-    def _with_access_control(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    def _with_access_control(self, handlers: Mapping[int, Handler], quotas: Quotas) -> dict[int, Handler]:
         """Return the handlers with checks by the accounts of plain_acl.yml."""
         config = self.config
         self._access = AccessControl(Path(config.rocketmq_home), REQUEST_NEEDS, self._thread, self._clock.now_ms)
         if self.audit:
             self.audit.identification, self._access.audit = self._access, self.audit
         self._tasks.repeat(POLL_INTERVAL_S, self._access.reload_if_changed, "reload changed access control files")
-        checked = self._access.with_checks(handlers, lambda offset: None)
-        return checked if config.acl_read_enable else {**checked, **{code: handlers[code] for code in READS}}
+        checked = self._access.with_checks(handlers, lambda offset: None, quotas)
+        if config.acl_read_enable:
+            return checked
+        return checked | self._access.with_accounts({code: handlers[code] for code in READS}, quotas)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

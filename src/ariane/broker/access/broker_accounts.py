@@ -79,9 +79,8 @@ def guard(
         unsigned = _codes(config.authentication_whitelist)
         if config.authorization_enabled or config.acl_enable:
             unsigned &= _codes(config.authorization_whitelist)
-    return access.with_checks(handlers, read_record, quotas) | {
-        code: serve for code, serve in handlers.items() if code in unsigned
-    }
+    open_handlers = {code: serve for code, serve in handlers.items() if code in unsigned}
+    return access.with_checks(handlers, read_record, quotas) | access.with_accounts(open_handlers, quotas)
 
 
 def signs(config: BrokerConfig) -> Sign | None:

@@ -95,9 +95,9 @@ class SignedTurns:
                 self._decisions[subject] = decision
             if not decision:
                 return False
-            account = acl.account_name({ACCESS_KEY: access_key}, peer.names)
+            identity = acl.identity({ACCESS_KEY: access_key}, b"", peer.names, is_verified=True)
             # A refusal is left to the check of single requests.
-            return account is None or self._limits.quotas.identify(peer.id, account) is None
+            return not identity.proof or self._limits.quotas.identify(peer.id, identity.account) is None
 
         return self._checker.check(data, position, self._limits.header_max, FRAMES_MAX, permit)
 
