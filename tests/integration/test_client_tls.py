@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from ariane.client.instance.settings import ClientSettings
 from ariane.errors import ConfigError, ConnectionLost
@@ -66,6 +67,34 @@ def test_a_client_certificate_is_shown(certificate: tuple[Path, Path]) -> None:
         ask(ClientSettings(use_tls=True, tls_ca_file=cert), certificate, certificate[0])
 
 
+def test_the_key_of_a_client_certificate_may_have_a_password(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    cert = certificate[0]
+    encrypted, password = tmp_path / "encrypted.pem", tmp_path / "password"
+    private = serialization.load_pem_private_key(certificate[1].read_bytes(), None)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    encrypted.write_bytes(private.private_bytes(pem, pkcs8, serialization.BestAvailableEncryption(b"open sesame")))
+
+    def shown(text: str | None) -> bytes:
+        if text is not None:
+            password.write_text(text)
+        files = {"tls_ca_file": cert, "tls_cert_file": cert, "tls_key_file": encrypted}
+        if text is not None:
+            files["tls_key_password_file"] = password
+        return ask(ClientSettings(use_tls=True, **files), certificate, certificate[0])  # type: ignore[arg-type]
+
+    assert len(shown("open sesame\n")) == 300_000
+    for wrong in ("open", None):
+        with pytest.raises(ConfigError, match="tls_cert_file = .*whose password is in tls_key_password_file") as error:
+            shown(wrong)
+        assert "sesame" not in str(error.value)
+    password.unlink()
+    missing = ClientSettings(use_tls=True, tls_cert_file=cert, tls_key_password_file=str(password))  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match="tls_key_password_file = .*expected a text file with the password of the key"
+    ):
+        tls_context(missing)
+
+
 def test_an_untrusted_server_is_reported_with_what_to_check(certificate: tuple[Path, Path]) -> None:
     said = "TLS: .*certificate verify failed.*check use_tls, tls_ca_file and tls_verify"
     with pytest.raises(ConnectionLost, match=said):
@@ -79,6 +108,7 @@ def test_an_untrusted_server_is_reported_with_what_to_check(certificate: tuple[P
         ({"tls_verify": "ca"}, "tls_verify = 'ca': has no effect without use_tls"),
         ({"use_tls": True, "tls_verify": "no"}, "expected 'true', 'ca' or 'false'"),
         ({"use_tls": True, "tls_key_file": "x"}, "has no effect without tls_cert_file"),
+        ({"use_tls": True, "tls_key_password_file": "x"}, "has no effect without tls_cert_file"),
         ({"use_tls": True, "tls_verify": "false", "tls_ca_file": "x"}, "has no effect with tls_verify = false"),
         ({"use_tls": "yes"}, "expected bool"),
         (

@@ -63,7 +63,7 @@ def test_access_options_equal_those_of_the_source() -> None:
         "group": "G", "timeoutMs": "5", "retries": "3", "accessKey": "me", "secretKey": "hidden",
         "securityToken": "t",
         "useTls": "true", "tlsVerify": "ca",
-        "tlsCaFile": "ca.pem", "tlsCertFile": "own.pem", "tlsKeyFile": "own.key",
+        "tlsCaFile": "ca.pem", "tlsCertFile": "own.pem", "tlsKeyFile": "own.key", "tlsKeyPasswordFile": "password",
     }  # fmt: skip
     given = {"namesrv": "a:1", "topic": "T", **shared}
     sink, source = parse(given), source_options.parse(given)

@@ -63,6 +63,7 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     tls_ca_file: str = ""  # PEM file of trusted authorities
     tls_cert_file: str = ""  # PEM file of the client certificate
     tls_key_file: str = ""  # PEM file of its key
+    tls_key_password_file: str = ""  # file with the password of that key
 
     def __repr__(self) -> str:
         return f"BenchPlan({self.mode!r}, {self.topic!r}, {self.run_id!r}, ...)"  # without the secret key

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ariane.errors import ConfigError
@@ -32,6 +33,9 @@ class TlsOptions(Protocol):
 
     @property
     def tls_key_file(self) -> str: ...
+
+    @property
+    def tls_key_password_file(self) -> str: ...
 
 
 def camel_case(name: str) -> str:
@@ -59,6 +63,9 @@ def check_tls(options: TlsOptions, spell: Callable[[str], str] = str) -> None:
     if options.tls_key_file and not options.tls_cert_file:
         fix = f"has no effect without {spell('tls_cert_file')}: set both, or neither"
         raise ConfigError(spell("tls_key_file"), options.tls_key_file, fix)
+    if options.tls_key_password_file and not options.tls_cert_file:
+        fix = f"has no effect without {spell('tls_cert_file')}: set both, or neither"
+        raise ConfigError(spell("tls_key_password_file"), options.tls_key_password_file, fix)
 
 
 def tls_context(options: TlsOptions, spell: Callable[[str], str] = str) -> ssl.SSLContext | None:
@@ -80,11 +87,18 @@ def tls_context(options: TlsOptions, spell: Callable[[str], str] = str) -> ssl.S
             else:
                 context.load_default_certs()
         if options.tls_cert_file:
+            # Without a file the password is empty: ssl would prompt for one on the terminal.
+            password = ""
+            if options.tls_key_password_file:
+                key, file = "tls_key_password_file", options.tls_key_password_file
+                password = Path(file).read_text().rstrip("\r\n")
             key, file = "tls_cert_file", options.tls_cert_file
-            # An empty password, because ssl would prompt for one on the terminal.
-            context.load_cert_chain(file, options.tls_key_file or None, password=lambda: "")
+            context.load_cert_chain(file, options.tls_key_file or None, password=password)
     except OSError as error:  # includes ssl.SSLError
-        fix = f"cannot be used on this machine ({error.strerror or error}): expected PEM, with an unencrypted key"
+        expected = "PEM, with a key that is not encrypted or whose password is in " + spell("tls_key_password_file")
+        if key == "tls_key_password_file":
+            expected = "a text file with the password of the key"
+        fix = f"cannot be used on this machine ({error.strerror or error}): expected {expected}"
         raise ConfigError(spell(key), file, fix) from None
     return context
 

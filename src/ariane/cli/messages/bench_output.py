@@ -225,7 +225,7 @@ def result_json(result: BenchResult) -> str:
     import msgspec
 
     fields = msgspec.to_builtins(result)
-    for name in ("access_key", "secret_key", "tls_ca_file", "tls_cert_file", "tls_key_file"):
+    for name in ("access_key", "secret_key", "tls_ca_file", "tls_cert_file", "tls_key_file", "tls_key_password_file"):
         fields["plan"].pop(name)
     fields["failed"] = result.failed
     for values, one in zip(fields["throughputs"], result.throughputs, strict=True):

@@ -101,6 +101,8 @@ class AccessOptions:
     tls_cert_file: Annotated[str, _tls_option(tls_options.TLS_CERT_FILE)] = ""
     # Empty: the certificate's file contains the key, too.
     tls_key_file: Annotated[str, _tls_option(tls_options.TLS_KEY_FILE)] = ""
+    # A file, because other users of the machine see the arguments of programs.
+    tls_key_password_file: Annotated[str, _tls_option(tls_options.TLS_KEY_PASSWORD_FILE)] = ""
 
     def __post_init__(self) -> None:
         # One key alone cannot sign a request.
@@ -123,8 +125,8 @@ class AccessOptions:
         options = {"accessKey": self.access_key, "secretKey": self.secret_key} if self.access_key else {}
         if self.use_tls:
             options |= {"useTls": "true", "tlsVerify": self.tls_verify}
-            files = (tls_options.TLS_CA_FILE, tls_options.TLS_CERT_FILE, tls_options.TLS_KEY_FILE)
-            options |= {camel_case(file.setting): path for file in files if (path := getattr(self, file.setting))}
+            files = (option.setting for option in tls_options.TLS_OPTIONS if option.metavar == "FILE")
+            options |= {camel_case(setting): path for setting in files if (path := getattr(self, setting))}
         return options
 
 

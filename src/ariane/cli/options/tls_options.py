@@ -51,7 +51,8 @@ TLS_VERIFY = TlsOption(
 TLS_CA_FILE = TlsOption("tls_ca_file", "FILE", "PEM file of trusted authorities, instead of the machine's.")
 TLS_CERT_FILE = TlsOption("tls_cert_file", "FILE", "PEM file of the client certificate.")
 TLS_KEY_FILE = TlsOption("tls_key_file", "FILE", "PEM file of its key, if that is another file.")
-TLS_OPTIONS = (USE_TLS, TLS_VERIFY, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE)
+TLS_KEY_PASSWORD_FILE = TlsOption("tls_key_password_file", "FILE", "File with the password of that key, if it has one.")
+TLS_OPTIONS = (USE_TLS, TLS_VERIFY, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_KEY_PASSWORD_FILE)
 
 
 class TlsValues(NamedTuple):
@@ -62,6 +63,7 @@ class TlsValues(NamedTuple):
     tls_ca_file: str = ""
     tls_cert_file: str = ""
     tls_key_file: str = ""
+    tls_key_password_file: str = ""
 
 
 NO_TLS = TlsValues()

@@ -59,7 +59,9 @@ class ClientSettings:
     tls_cert_file: FilePath = FilePath()
     """PEM file of the client certificate; may contain its key, too."""
     tls_key_file: FilePath = FilePath()
-    """PEM file of the client certificate's key, not encrypted."""
+    """PEM file of the client certificate's key."""
+    tls_key_password_file: FilePath = FilePath()
+    """File with the password of that key; empty: the key is not encrypted."""
 
     def __post_init__(self) -> None:
         of_kind("client_ip", self.client_ip, str)
@@ -89,6 +91,7 @@ def access_settings(credentials: Credentials | None, tls: TlsOptions) -> ClientS
         tls_ca_file=tls.tls_ca_file,
         tls_cert_file=tls.tls_cert_file,
         tls_key_file=tls.tls_key_file,
+        tls_key_password_file=tls.tls_key_password_file,
     )
 
 

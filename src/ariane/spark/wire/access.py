@@ -42,7 +42,9 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert_file: str = ""
     """PEM file of the client certificate; may contain its key, too."""
     tls_key_file: str = ""
-    """PEM file of the client certificate's key, not encrypted."""
+    """PEM file of the client certificate's key."""
+    tls_key_password_file: str = ""
+    """File with the password of that key, at the same path on every machine; empty: the key is not encrypted."""
     tls_verify: Literal["true", "ca", "false"] = "true"
     """`true`: check the server's certificate and host name; `ca`: check the certificate only, because brokers register by address;
     `false`: check neither."""
