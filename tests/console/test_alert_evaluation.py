@@ -25,7 +25,7 @@ from ariane.console.alerts.evaluation import AlertStates, AlertTransition, evalu
 from ariane.console.alerts.pipeline_readings import PIPELINE_METRICS, read_pipeline
 from ariane.console.alerts.readings import MetricReading, SnapshotReadings, read_snapshot
 from ariane.console.alerts.silences import AlertSilence, check_silence, due_notifications
-from ariane.console.live.live_snapshot import BrokerRow, GroupRow, LiveSnapshot, TopicRow
+from ariane.console.live.live_snapshot import BrokerRow, GroupRow, LiveSnapshot, NameServerRow, TopicRow
 from ariane.errors import ConfigError
 from ariane.reports.tables.pipeline_status import SourceStatus, write_status
 from ariane.tables import TRACE_REJECTS
@@ -300,13 +300,14 @@ def test_readings_of_a_snapshot() -> None:
         as_of_ms=5,
         base_as_of_ms=5,
         brokers=(
-            BrokerRow(cluster="c", broker="a", broker_id=0, addr="h:1", is_up=True, disk_ratio=0.5),
+            BrokerRow(cluster="c", broker="a", broker_id=0, addr="h:1", is_up=True, disk_ratio=0.5, certificate_days=12),
             BrokerRow(
                 cluster="c", broker="a", broker_id=1, addr="h:2", is_up=True, disk_ratio=-1.0, replication_delay_ms=1_500,
                 replication_delay_is_minimum=True,
             ),
             BrokerRow(cluster="c", broker="b", broker_id=0, addr="h:3", is_up=False),
         ),
+        name_servers=(NameServerRow("ns:1", True, certificate_days=-1), NameServerRow("ns:2", True)),
         topics=(TopicRow(topic="orders", kind="normal", tps_in=1.5), TopicRow(topic="%RETRY%g", kind="retry")),
         groups=(
             GroupRow(group="empty", lag=0, dead_letters=0),
@@ -326,6 +327,7 @@ def test_readings_of_a_snapshot() -> None:
     assert values[AlertMetric.TOPIC_TPS] == {"orders": (1.5, False)}
     assert values[AlertMetric.BROKER] == {"a:0": (1.0, False), "a:1": (1.0, False), "b:0": (None, False)}
     assert values[AlertMetric.BROKER_DISK] == {"a:0": (50.0, False), "a:1": (None, False), "b:0": (None, False)}
+    assert values[AlertMetric.CERTIFICATE_DAYS] == {"a:0": (12, False), "ns:1": (-1, False)}
     assert values[AlertMetric.REPLICATION_DELAY] == {"a:1": (1.5, True)}
     assert not read_snapshot(msgspec.structs.replace(snapshot, unavailable=("b",))).is_complete
     assert not read_snapshot(msgspec.structs.replace(snapshot, base_as_of_ms=None)).is_complete

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingFor
 from ariane.console.areas.brokers.broker_details import ServerQuery, broker_detail, broker_servers
 from ariane.console.areas.brokers.runtime_figures import runtime_figures
 from ariane.console.areas.overview import overview
-from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
+from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot, NameServerRow
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.console.texts.sparkline import spark_path
@@ -211,6 +212,37 @@ def test_exceeded_limits_are_shown(tmp_path: Path) -> None:
     assert view.exceeded_limits == "serverTopicsMax 2, addressRequestsPerSecond 5"
     figure = next(figure for figure in view.figures if figure.key == "exceededLimits")
     assert (figure.section, figure.text) == ("Limits", view.exceeded_limits)
+    assert figure.meaning
+
+
+class ExpiringCertificates:
+    """The snapshot of servers whose certificates expire, or are open to other machines."""
+
+    async def snapshot(self, wait_s: float = 0) -> LiveSnapshot:
+        master = BrokerRow(cluster="c", broker="a", broker_id=0, addr="a:1", is_up=True, certificate_days=12)
+        names = NameServerRow("ns:1", True, "anyone can register brokers", -1), NameServerRow("ns:2", True, "", 300)
+        return LiveSnapshot(as_of_ms=1, brokers=(master,), name_servers=names)
+
+
+def test_certificates_that_expire_are_shown(tmp_path: Path) -> None:
+    settings = ConsoleSettings(namesrv="ns:1", data_dir=tmp_path)
+    services = ConsoleServices(settings=settings, peers=NoServers(), live=ExpiringCertificates())
+    with TestClient(create_app(contextlib.nullcontext(services)), base_url="http://127.0.0.1") as client:
+        cluster, broker, names = (client.get(path).text for path in ("/cluster", "/brokers/a", "/cluster/name-servers"))
+        chinese = client.get("/brokers/a", headers={"Accept-Language": "zh"}).text
+    assert '<span class="badge badge-warning" title="expires in 12 days">certificate: 12 d</span>' in cluster
+    assert '<span class="badge badge-danger">certificate expired</span>' in cluster
+    assert '<span class="badge badge-warning" title="anyone can register brokers">insecure</span>' in cluster
+    assert "TLS certificate of a: expires in 12 days. Replace the files" in broker
+    assert "a 的 TLS 证书将在 12 天后过期。" in chinese
+    assert "TLS certificate of ns:1: expired." in names
+    assert "ns:1 is open to other machines: anyone can register brokers" in names
+    assert "TLS certificate of ns:2" not in names and cluster.count("badge-danger") == 1
+
+
+def test_the_days_of_a_certificate_are_a_figure_with_a_meaning() -> None:
+    (figure,) = runtime_figures({"certificateRemainingDays": "-3"})
+    assert (figure.section, figure.value, figure.unit) == ("Identity", -3.0, "count")
     assert figure.meaning
 
 

@@ -14,11 +14,14 @@ from ariane.console.live import cluster_watch
 from ariane.console.live.cluster_watch import IDLE_S, INTERVAL_S, ClusterWatch
 from ariane.console.live.live_cluster import LiveCluster
 from ariane.console.live.live_snapshot import LiveSnapshot
+from ariane.console.live.name_server_reports import NameServerReports
+from ariane.console.live.snapshot_builder import name_server_rows
+from ariane.errors import ConnectionLost
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.net.pools.server_health import ServerHealth
 from ariane.protocol import fastjson
-from ariane.protocol.codes import ResponseCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import ClusterInfo
 from ariane.testing.clock import FakeClock
@@ -101,6 +104,41 @@ class LastSnapshot:
 
     def publish(self, snapshot: LiveSnapshot, *, is_base: bool, round_s: float) -> None:
         self.snapshot = snapshot
+
+
+class ReportingNameServer:
+    """Reports the expiry of its certificate, or refuses the connection."""
+
+    def __init__(self) -> None:
+        self.days: int | None = 12  # None: it refuses
+        self.requests = 0
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
+    ) -> Command:
+        assert code == RequestCode.GET_NAMESRV_CONFIG
+        self.requests += 1
+        if self.days is None:
+            raise ConnectionLost(addr, "refused")
+        return Command(ResponseCode.SUCCESS, body=f"listenPort=1\ncertificateRemainingDays={self.days}\n".encode())
+
+
+def test_name_servers_are_asked_for_their_certificates_once_a_minute() -> None:
+    async def run() -> None:
+        server, clock = ReportingNameServer(), FakeClock()
+        reports = NameServerReports(server, ["ns", "ns"], timeout_ms=1, clock=clock)
+        seen = []
+        for days in (12, 11, None, 400):
+            server.days = days
+            for _ in range(2):  # the second call is within the minute
+                await reports.refresh()
+            seen.append(name_server_rows({"ns": True}, reports.by_addr)[0].certificate_days)
+            clock.advance(60.0)
+        # One that does not respond keeps its report, and its row says that its state is unknown.
+        assert (seen, server.requests) == ([12, 11, 11, 400], 4)
+        assert name_server_rows({"ns": False}, reports.by_addr)[0].certificate_days is None
+
+    asyncio.run(run())
 
 
 def test_polling_stops_without_readers_and_starts_with_the_next() -> None:

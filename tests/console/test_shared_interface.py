@@ -158,6 +158,11 @@ def test_unknown_values_are_never_zero(name: str) -> None:
         (text_format.duration(90_061_000), "1 d 1 h"),
         (text_format.duration(-5_000), "-5 s"),
         (text_format.percent(0.125), "12.5 %"),
+        (text_format.expiry(30), ""),
+        (text_format.expiry(29), "expires in 29 days"),
+        (text_format.expiry(1), "expires in 1 day"),
+        (text_format.expiry(-1), "expired"),
+        (text_format.expiry(None), ""),
         (text_format.path_segment("%RETRY%g/1"), "%25RETRY%25g%2F1"),
     ],
 )

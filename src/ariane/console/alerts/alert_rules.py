@@ -12,6 +12,7 @@ import msgspec
 
 from ariane.console.texts.translation import gettext_noop as _
 from ariane.errors import ConfigError
+from ariane.net.listening.certificates import WARNING_DAYS
 
 RULES_MAX = 200
 NAME_CHARACTERS_MAX = 100
@@ -31,6 +32,7 @@ class AlertMetric(enum.StrEnum):
     TOPIC_TPS = "topicTps"
     BROKER = "broker"
     BROKER_DISK = "brokerDisk"
+    CERTIFICATE_DAYS = "certificateDays"
     REPLICATION_DELAY = "replicationDelay"
     PIPELINE_TABLE_AGE = "pipelineTableAge"
     PIPELINE_SOURCE = "pipelineSource"
@@ -86,6 +88,9 @@ METRICS: Mapping[AlertMetric, MetricDefinition] = {
     AlertMetric.TOPIC_TPS: MetricDefinition("topic", _("Messages sent to a topic"), _("msg/s")),
     AlertMetric.BROKER: MetricDefinition("broker", _("State of a broker"), "", (AlertCondition.UNKNOWN,)),
     AlertMetric.BROKER_DISK: MetricDefinition("broker", _("Used disk of a broker"), "%"),
+    AlertMetric.CERTIFICATE_DAYS: MetricDefinition(
+        "server", _("Remaining validity of a certificate"), _("days"), (AlertCondition.BELOW,)
+    ),
     AlertMetric.REPLICATION_DELAY: MetricDefinition("broker", _("Replication delay of a slave"), "s"),
     AlertMetric.PIPELINE_TABLE_AGE: MetricDefinition("table", _("Age of a table of the pipeline"), "s"),
     AlertMetric.PIPELINE_SOURCE: MetricDefinition(
@@ -101,7 +106,7 @@ METRICS: Mapping[AlertMetric, MetricDefinition] = {
 
 
 class AlertRule(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A rule. Each subject (group, topic, broker, table or source) that matches has its own alert.
+    """A rule. Each subject (group, topic, broker, server, table or source) that matches has its own alert.
 
     Attributes:
         id: Random text that identifies it.
@@ -180,6 +185,10 @@ DEFAULT_RULES = (
     AlertRule(
         id="default-blocked", name="Connected clients do not consume", metric=AlertMetric.GROUP_BLOCKED,
         condition=AlertCondition.ABOVE, threshold=0, hold_s=60, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-certificate", name="Certificate expires", metric=AlertMetric.CERTIFICATE_DAYS,
+        condition=AlertCondition.BELOW, threshold=WARNING_DAYS, severity=Severity.WARNING,
     ),
     AlertRule(
         id="default-replication", name="Slave is a minute behind", metric=AlertMetric.REPLICATION_DELAY,

@@ -30,7 +30,7 @@ class AlertState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     Attributes:
         rule: The rule, as it was when the state began: a changed rule begins again.
-        subject: Group, topic, broker, table or source.
+        subject: Group, topic, broker, server, table or source.
         since_ms: Time from which the condition holds.
         fired_ms: Time from which it is an alert; None: the condition did not hold for long enough yet.
         value: The last known value.

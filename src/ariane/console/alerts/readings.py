@@ -58,6 +58,7 @@ def read_snapshot(snapshot: LiveSnapshot) -> SnapshotReadings:
         },
         AlertMetric.BROKER: {_broker(row): MetricReading(1.0 if row.is_up else None) for row in snapshot.brokers},
         AlertMetric.BROKER_DISK: {_broker(row): MetricReading(_percent(row.disk_ratio)) for row in snapshot.brokers},
+        AlertMetric.CERTIFICATE_DAYS: dict(_certificates(snapshot)),
         AlertMetric.REPLICATION_DELAY: dict(_replication(snapshot)),
     }
     return SnapshotReadings(snapshot.as_of_ms, snapshot.is_loaded and not snapshot.unavailable, values)
@@ -73,6 +74,13 @@ def _age(row: GroupRow) -> MetricReading:
 def _blocked(row: GroupRow) -> MetricReading:
     # Queues of brokers that do not respond may be blocked, too.
     return MetricReading(None if row.blocked is None or row.clients is None else len(row.blocked), row.tps_is_partial)
+
+
+def _certificates(snapshot: LiveSnapshot) -> Iterator[tuple[str, MetricReading]]:
+    # A server without a certificate has no validity; that of a server that does not respond is missing in an incomplete snapshot.
+    rows = [(_broker(row), row.certificate_days) for row in snapshot.brokers]
+    rows += [(row.addr, row.certificate_days) for row in snapshot.name_servers]
+    yield from ((subject, MetricReading(days)) for subject, days in rows if days is not None)
 
 
 def _replication(snapshot: LiveSnapshot) -> Iterator[tuple[str, MetricReading]]:

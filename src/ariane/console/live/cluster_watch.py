@@ -1,6 +1,6 @@
 """Polls the cluster in the background, while someone asks for snapshots.
 
-poll_brokers   106, 28 of all servers        every INTERVAL_S ─┐
+poll_brokers   106, 28 of all servers        every INTERVAL_S ─┐    and 319 of name servers once a minute
 poll_base      topics, offsets, groups, …    every INTERVAL_S, ┼─→ LiveSnapshot ─→ Subscriber
                in a large cluster as often as the budget allows┘
 """
@@ -16,9 +16,17 @@ import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.console.live.blocked_queues import OffsetObserver
-from ariane.console.live.live_snapshot import LiveSnapshot, NameServerRow
+from ariane.console.live.live_snapshot import LiveSnapshot
+from ariane.console.live.name_server_reports import NameServerReports
 from ariane.console.live.replication_delay import ReplicationObserver
-from ariane.console.live.snapshot_builder import broker_rows, group_rows, history_values, topic_rows, totals
+from ariane.console.live.snapshot_builder import (
+    broker_rows,
+    group_rows,
+    history_values,
+    name_server_rows,
+    topic_rows,
+    totals,
+)
 from ariane.errors import ArianeError
 from ariane.metrics.polling.cluster_poller import ClusterPoller, PolledCluster
 from ariane.metrics.polling.scraped_cluster import ScrapedBroker
@@ -81,6 +89,7 @@ class ClusterWatch:
         self._base = ClusterPoller(
             paced, name_servers, timeout_ms=BASE_TIMEOUT_MS, scope=SCOPE, clock=clock, detail_wait_s=DETAIL_WAIT_S
         )
+        self._reports = NameServerReports(peers, name_servers, timeout_ms=BROKER_TIMEOUT_MS, clock=clock)
         self._observer = ReplicationObserver()  # positions of masters over time
         self._offsets = OffsetObserver()  # offsets of groups over time
         self._latest = LiveSnapshot(as_of_ms=0)  # both polls replace their part of it
@@ -105,7 +114,7 @@ class ClusterWatch:
     async def poll_brokers(self) -> None:
         """Poll all brokers for their runtime information, and publish a snapshot with it."""
         now_ms, started_s = self._clock.now_ms(), self._clock.monotonic()
-        brokers, name_servers = await self._brokers.poll_brokers()
+        (brokers, name_servers), _ = await asyncio.gather(self._brokers.poll_brokers(), self._reports.refresh())
         self._publish(self._with_brokers(self._latest, brokers, name_servers, now_ms), False, started_s)
 
     async def poll_base(self) -> None:
@@ -121,7 +130,7 @@ class ClusterWatch:
         self, snapshot: LiveSnapshot, brokers: Sequence[ScrapedBroker], name_servers: Mapping[str, bool], now_ms: int
     ) -> LiveSnapshot:
         rows = broker_rows(brokers, self._observer, now_ms)
-        servers = tuple(NameServerRow(addr, is_up) for addr, is_up in name_servers.items())
+        servers = name_server_rows(name_servers, self._reports.by_addr)
         silent = [f"Name server {row.addr} did not respond" for row in servers if not row.is_up]
         silent += [f"Broker {row.broker} {row.addr} did not respond: {row.reason}" for row in rows if not row.is_up]
         return msgspec.structs.replace(

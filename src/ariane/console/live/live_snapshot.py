@@ -27,10 +27,16 @@ MessageModel = Literal["clustering", "broadcasting"]
 
 
 class NameServerRow(msgspec.Struct, frozen=True, gc=False):
-    """A name server. `addr` is HOST:PORT, as configured."""
+    """A name server."""
 
     addr: str
+    """HOST:PORT, as configured."""
     is_up: bool
+    """Whether it responded."""
+    open_ports: str = ""
+    """What other machines can do, because its port lacks protection; empty: nothing, or unknown."""
+    certificate_days: int | None = None
+    """Whole days until the certificate of its port expires, negative if it has; None without one, or if unknown."""
 
 
 class BrokerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,6 +58,8 @@ class BrokerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why it is unknown; empty if it responded."""
     open_ports: str = ""
     """What other machines can do, because its ports lack protection; empty: nothing, or unknown."""
+    certificate_days: int | None = None
+    """Whole days until the certificate of its ports expires, negative if it has; None without one, or if unknown."""
     version: str | None = None
     """Name of its version, such as V4_9_4."""
     boot_ms: int | None = None

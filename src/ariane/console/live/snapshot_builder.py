@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypedDict
 
-from ariane.access.public_ports import OPEN_PORTS_KEY
+from ariane.access.public_ports import CERTIFICATE_DAYS_KEY, OPEN_PORTS_KEY
 from ariane.cluster.groups.group_admin import is_system_group
 from ariane.cluster.lag import sum_lags
 from ariane.cluster.servers.broker_runtime import RuntimeInfo, parse_runtime
@@ -27,6 +28,7 @@ from ariane.console.live.live_snapshot import (
     ConsumeType,
     GroupRow,
     MessageModel,
+    NameServerRow,
     TopicKind,
     TopicRow,
 )
@@ -51,7 +53,14 @@ GETS = "GROUP_GET_NUMS"
 RUNTIME_MEMBERS = ("version", "boot_ms", "put_today", "got_today", "put_yesterday", "got_yesterday", "earliest_ms")
 
 
-# --- brokers ---
+class PortMembers(TypedDict):
+    """Members that the rows of brokers and name servers share."""
+
+    open_ports: str
+    certificate_days: int | None
+
+
+# --- brokers and name servers ---
 
 
 def broker_rows(brokers: Iterable[ScrapedBroker], observer: ReplicationObserver, now_ms: int) -> tuple[BrokerRow, ...]:
@@ -78,7 +87,7 @@ def _broker_row(broker: ScrapedBroker, observer: ReplicationObserver, now_ms: in
         is_up=broker.is_up,
         is_registered=broker.is_registered,
         reason=broker.reason,
-        open_ports=broker.runtime.get(OPEN_PORTS_KEY, ""),
+        **_port_members(broker.runtime),
         tps_in=_finite(info.put_tps.ten_s) if info else None,
         tps_out=_finite(info.get_tps.ten_s) if info else None,
         disk_ratio=_finite(info.disk_ratio) if info else None,
@@ -90,6 +99,26 @@ def _broker_row(broker: ScrapedBroker, observer: ReplicationObserver, now_ms: in
         replication_delay_ms=delay.delay_ms if delay else None,
         replication_delay_is_minimum=delay.is_minimum if delay else False,
     )
+
+
+def name_server_rows(is_up: Mapping[str, bool], reported: Mapping[str, Mapping[str, str]]) -> tuple[NameServerRow, ...]:
+    """Return the rows of the name servers, in the same order.
+
+    Args:
+        is_up: Whether each one responded, by address.
+        reported: What they report about their ports, by address and key.
+    """
+    return tuple(
+        NameServerRow(addr, up, **_port_members(reported.get(addr, {}) if up else {})) for addr, up in is_up.items()
+    )
+
+
+def _port_members(reported: Mapping[str, str]) -> PortMembers:
+    """Return the members of a row about the protection of a server's ports."""
+    return {
+        "open_ports": reported.get(OPEN_PORTS_KEY, ""),
+        "certificate_days": _integer(reported, CERTIFICATE_DAYS_KEY),
+    }
 
 
 def _runtime(broker: ScrapedBroker) -> RuntimeInfo | None:

@@ -19,6 +19,7 @@ from ariane.console.texts.sparkline import spark_path
 from ariane.console.texts.translation import gettext as _
 from ariane.console.texts.translation import ngettext
 from ariane.model.quantities import duration_text
+from ariane.net.listening.certificates import WARNING_DAYS
 
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -111,6 +112,15 @@ def ago(ms: float | None, as_of_ms: float) -> str:
     return Markup('<span title="{}">{}</span>').format(time_text(ms, 3), text)
 
 
+def expiry(days: int | None) -> str:
+    """Return when a certificate expires: `expires in 12 days`, `expired`. Empty if that is far, unknown, or there is none."""
+    if days is None or days >= WARNING_DAYS:
+        return ""
+    return (
+        _("expired") if days < 0 else ngettext("expires in %(days)s day", "expires in %(days)s days", days, days=days)
+    )
+
+
 def path_segment(name: object) -> str:
     """Return a name percent-encoded as one segment of a path: `%RETRY%g/1` becomes `%25RETRY%25g%2F1`."""
     return quote(str(name), safe="")
@@ -158,6 +168,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "time": time,
     "time_text": time_text,
     "ago": ago,
+    "expiry": expiry,
     "code_spans": code_spans,
     "path_segment": path_segment,
     "spark_path": spark_path,

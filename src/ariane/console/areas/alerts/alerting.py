@@ -27,9 +27,9 @@ class _AlertRow(View):
     severity: Severity
     """How urgent it is."""
     subject: str
-    """Group, topic or broker; table or source of the pipeline."""
+    """Group, topic, broker or name server; table or source of the pipeline."""
     subject_kind: str
-    """`group`, `topic`, `broker`, `table` or `source`."""
+    """`group`, `topic`, `broker`, `server`, `table` or `source`."""
     condition: str
     """When the rule is an alert."""
     unit: str
@@ -115,7 +115,7 @@ class AlertRuleRow(View):
     text: str
     """The condition in words."""
     subject_kind: str
-    """`group`, `topic`, `broker`, `table` or `source`."""
+    """`group`, `topic`, `broker`, `server`, `table` or `source`."""
     firing: int
     """Number of its firing alerts."""
 
@@ -191,7 +191,7 @@ class CloseAlertForm(ChangeForm):
     rule_id: str
     """Id of its rule."""
     subject: str
-    """Its group, topic, broker, table or source."""
+    """Its group, topic, broker, name server, table or source."""
 
 
 # Texts of templates that are chosen by a value.
@@ -337,7 +337,7 @@ def _is_visible(state: AlertState) -> bool:
         return access.sees_group(state.subject)
     if kind == "topic":
         return access.sees_topic(state.subject)
-    return kind == "broker" or not access.is_limited
+    return kind in ("broker", "server") or not access.is_limited
 
 
 def _firing_row(services: ConsoleServices, state: AlertState) -> FiringAlertRow:

@@ -44,6 +44,8 @@ class NameServerSettings(PartialView):
     """Addresses of the name servers that responded."""
     settings: list[NameServerSetting]
     """All settings, by key."""
+    name_servers: list[NameServerView]
+    """All name servers, with what they report about their ports."""
 
 
 async def cluster_servers(services: ConsoleServices) -> ClusterView:
@@ -65,7 +67,7 @@ async def cluster_servers(services: ConsoleServices) -> ClusterView:
 
 async def name_server_settings(services: ConsoleServices) -> NameServerSettings:
     """Return the settings of all name servers, and where they differ."""
-    as_of_ms = services.clock.now_ms()
+    as_of_ms, snapshot = services.clock.now_ms(), await services.live.snapshot()
     async with services.admin() as admin:
         answers = await admin.fetch_name_server_config()
     tables = [table for _, table in answers.values]
@@ -78,4 +80,5 @@ async def name_server_settings(services: ConsoleServices) -> NameServerSettings:
         unavailable=texts_of(answers.unavailable),
         servers=[server.addr for server, _ in answers.values],
         settings=rows,
+        name_servers=[NameServerView.of(server) for server in snapshot.name_servers],
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ariane.access.public_ports import OPEN_PORTS_KEY
+from ariane.access.public_ports import CERTIFICATE_DAYS_KEY, OPEN_PORTS_KEY
 from ariane.console.texts.translation import gettext_noop as _
 from ariane.console.web.view_model import View
 from ariane.metrics.runtime_metrics import finite, number, size
@@ -58,6 +58,9 @@ FIGURES: tuple[FigureKind, ...] = (
     FigureKind(IDENTITY, "brokerVersionDesc", "text", _("Version of RocketMQ.")),
     FigureKind(IDENTITY, "kernels", "text", _("Implementation of the work on each message: native or Python.")),
     FigureKind(IDENTITY, OPEN_PORTS_KEY, "text", _("What other machines can do, because the ports lack protection.")),
+    FigureKind(
+        IDENTITY, CERTIFICATE_DAYS_KEY, "count", _("Days until the TLS certificate of the ports expires; negative afterwards.")
+    ),
     FigureKind(IDENTITY, "memberStream", "text", _("Whether slaves of Ariane can identify themselves in replication.")),
     FigureKind(IDENTITY, "requestBatchMax", "count", _("Requests that the broker takes in one batch.")),
     FigureKind(IDENTITY, "brokerVersion", "count", _("Number of the version.")),

@@ -21,6 +21,10 @@ class NameServerView(View):
     """HOST:PORT, as configured."""
     is_up: bool
     """Whether it responded."""
+    open_ports: str
+    """What other machines can do, because its port lacks protection; empty: nothing, or unknown."""
+    certificate_days: int | None
+    """Whole days until the certificate of its port expires, negative if it has; null: it has none, or unknown."""
 
 
 class BrokerView(View):
@@ -44,6 +48,8 @@ class BrokerView(View):
     """Why its state is unknown."""
     open_ports: str
     """What other machines can do, because its ports lack protection; empty: nothing, or unknown."""
+    certificate_days: int | None
+    """Whole days until the certificate of its ports expires, negative if it has; null: it has none, or unknown."""
     version: str | None
     """Version of RocketMQ that it reports."""
     boot_ms: int | None
