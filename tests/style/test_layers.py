@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import configparser
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +29,17 @@ def test_every_import_contract_holds():
     done = lint(ROOT, ROOT / "src")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+def test_the_architecture_page_lists_the_layers():
+    contracts = configparser.ConfigParser()
+    contracts.read(ROOT / ".importlinter")
+    layers = contracts["importlinter:contract:layers"]["layers"].split("\n")
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.split("## Layers", 1)[1].split("```")[1].strip()
+    # Packages of one layer begin their lines with "|", except the first.
+    shown = "\n".join(re.split(r"\s{2,}", line)[0] for line in block.splitlines()).replace("\n| ", " | ")
+    assert shown.split("\n") == [layer for layer in layers if layer]
 
 
 def test_a_reverse_import_is_detected(tmp_path: Path):

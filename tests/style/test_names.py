@@ -1,4 +1,5 @@
-"""Names have one meaning: class names are unique, module names occur at most twice, and no NamedTuple bundles callables."""
+"""Names have one meaning: class names are unique, module names occur at most twice, variables are named by nouns, and no NamedTuple
+bundles callables."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ PATHS = [path.relative_to(ROOT) for path in sorted(PACKAGE.rglob("*.py"))]
 # The asyncio clients under the same names.
 TWINS = {PACKAGE.relative_to(ROOT) / "blocking" / name for name in ("producers.py", "consumers.py")}
 MODULE_REPEATS_MAX = 2  # two layers may name their half of one subject alike: `tables/journeys` and `pipeline/journeys`
+EMPTY_VARIABLES = {"one", "asked"}  # pronouns and participles: each had several meanings
 
 
 @functools.cache
@@ -46,6 +48,22 @@ def test_module_names_occur_at_most_twice() -> None:
 
 def test_the_check_finds_repeated_names() -> None:
     assert repeated({"Found": ["a.py", "b.py"], "Message": ["c.py"]}, 1) == {"Found": ["a.py", "b.py"]}
+
+
+def empty_variables(tree: ast.Module) -> list[str]:
+    """Return the arguments and variables with a name of EMPTY_VARIABLES, with their lines."""
+    names = [(node.arg, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.arg)]
+    names += [(node.id, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return [f"{name}:{line}" for name, line in names if name in EMPTY_VARIABLES]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_variables_say_what_they_hold(path: Path) -> None:
+    assert empty_variables(tree_of(path)) == [], "use the noun: message, queue, statistic"
+
+
+def test_the_check_finds_empty_variables() -> None:
+    assert empty_variables(ast.parse("asked = [one.key for one in records]")) == ["asked:1", "one:1", "one:1"]
 
 
 def bundles(tree: ast.Module) -> list[str]:

@@ -49,13 +49,13 @@ class LatencyHistogram(msgspec.Struct):
 
 
 def merge_latencies(histograms: Iterable[LatencyHistogram]) -> LatencyHistogram:
-    present = [one for one in histograms if one.count]
+    present = [histogram for histogram in histograms if histogram.count]
     return LatencyHistogram(
-        counts=merge_histograms(one.counts for one in present),
-        count=sum(one.count for one in present),
-        sum_ms=sum(one.sum_ms for one in present),
-        min_ms=min((one.min_ms for one in present), default=0.0),
-        max_ms=max((one.max_ms for one in present), default=0.0),
+        counts=merge_histograms(histogram.counts for histogram in present),
+        count=sum(histogram.count for histogram in present),
+        sum_ms=sum(histogram.sum_ms for histogram in present),
+        min_ms=min((histogram.min_ms for histogram in present), default=0.0),
+        max_ms=max((histogram.max_ms for histogram in present), default=0.0),
     )
 
 

@@ -381,20 +381,20 @@ class Producer(Generic[P]):
             reply = await producer.request("questions", b"ping", timeout=3)
         """
         sender, instance = self._running(), self._instance
-        asked = message_of(message, body, fields, self._codec)
+        request = message_of(message, body, fields, self._codec)
         timeout_s = validation.seconds("timeout", timeout, high=validation.TIMEOUT_MAX_S)
         correlation_id = str(uuid.uuid4())
         response = instance.replies.expect(correlation_id)
         try:
             async with asyncio.timeout(timeout_s):
-                with self._telemetry.sending(self.group, (asked,)) as span:
-                    (asked,) = span.messages
+                with self._telemetry.sending(self.group, (request,)) as span:
+                    (request,) = span.messages
                     prepared = request_reply.prepare_request(
-                        self._prepare(asked), correlation_id, instance.client_id, round(timeout_s * 1000)
+                        self._prepare(request), correlation_id, instance.client_id, round(timeout_s * 1000)
                     )
-                    queues = await sender.publish_queues(asked.topic)
+                    queues = await sender.publish_queues(request.topic)
                     if queue is None and (order_key is not None or selector is not None):
-                        queue = choose_queue(queues, asked, order_key, selector)
+                        queue = choose_queue(queues, request, order_key, selector)
                     await self._ensure_registered(sender.master_addresses([queue] if queue else queues))
                     try:
                         span.on_result(await sender.send(prepared, queue))
@@ -404,7 +404,7 @@ class Producer(Generic[P]):
                             raise
                 return await response
         except TimeoutError:
-            raise RequestTimeout(f"a consumer of {asked.topic}", timeout_s * 1000) from None
+            raise RequestTimeout(f"a consumer of {request.topic}", timeout_s * 1000) from None
         finally:
             instance.replies.forget(correlation_id)
 

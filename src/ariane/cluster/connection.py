@@ -273,11 +273,11 @@ class ClusterConnection:
         self, servers: Iterable[BrokerServer], request: Callable[[BrokerServer], Awaitable[T]]
     ) -> Answers[T]:
         """Ask servers concurrently. A server that fails is part of the result, because unknown is never zero."""
-        asked = list(servers)
-        results = await asyncio.gather(*(request(server) for server in asked), return_exceptions=True)
+        addressed = list(servers)
+        results = await asyncio.gather(*(request(server) for server in addressed), return_exceptions=True)
         values: list[tuple[BrokerServer, T]] = []
         unavailable = []
-        for server, result in zip(asked, results, strict=True):
+        for server, result in zip(addressed, results, strict=True):
             if isinstance(result, ArianeError):
                 unavailable.append(BrokerUnavailable(server.broker, server.addr, str(result)))
             elif isinstance(result, BaseException):

@@ -1,4 +1,4 @@
 """Automatic failover: which member of a broker set may serve, decided by a lease in a coordination service
 
-Nothing in this package replicates messages. A broker with failover (in preparation, docs/failover.md) gives it a `FailoverReplica`.
+Nothing in this package replicates messages. A broker with failover (docs/failover.md) gives it a `FailoverReplica`.
 """

@@ -30,7 +30,7 @@ class RecordSnapshot(msgspec.Struct, frozen=True):
 
 
 class WriteOutcome(Enum):
-    """What became of a write."""
+    """The result of a write."""
 
     DONE = "done"
     REFUSED = "refused"  # not applied, and never will be

@@ -79,7 +79,7 @@ class BrokerSource:
             groups[key.partition("@")[2]] = offline
             await pauses.add(1)
         for name, group in list(self._services.clients.members.consumers.items()):
-            clients = sorted({ConnectedClient(one.addr, one.client_id) for one in group.members.values()})
+            clients = sorted({ConnectedClient(member.addr, member.client_id) for member in group.members.values()})
             groups[name] = GroupState(tuple(clients), group.is_broadcasting, frozenset(group.subscriptions))
             await pauses.add(1 + len(clients))
         return groups
@@ -141,19 +141,19 @@ class BrokerSource:
         now_ms = self._services.clock.now_ms()
         known: dict[Pair, tuple[Mapping[int, int], int | None]] = {}
         ages = {}
-        for one in progress:
+        for group_progress in progress:
             await pauses.add(2)
-            if not one.lag.minimum:
+            if not group_progress.lag.minimum:
                 continue
-            pair = (one.topic, one.group)
+            pair = (group_progress.topic, group_progress.group)
             offsets = {
                 queue_id: offset
-                for queue_id, offset, last in one.positions()
+                for queue_id, offset, last in group_progress.positions()
                 if offset is not None and queue_lag(offset, last)
             }
             entry = self._oldest_ms.get(pair)
             if entry is None or entry[0] != offsets:
-                entry = (offsets, await self._oldest(one.topic, offsets, pauses))
+                entry = (offsets, await self._oldest(group_progress.topic, offsets, pauses))
             known[pair] = entry
             if entry[1] is not None:
                 ages[pair] = max(0, now_ms - entry[1])

@@ -80,19 +80,22 @@ def _topic_rates(statistic: str) -> Reader:
 
 def _group_rates(statistic: str) -> Reader:
     def samples(snapshot: ScrapedCluster) -> Samples:
-        for one in snapshot.progress:
-            rate = one.broker.rates.get((statistic, f"{one.topic}@{one.group}"))
-            if rate is not None and not one.topic.startswith(RETRY_PREFIX):
-                yield (one.broker.cluster, one.broker.name, one.topic, one.group), round(rate.per_s, 2)
+        for progress in snapshot.progress:
+            rate = progress.broker.rates.get((statistic, f"{progress.topic}@{progress.group}"))
+            if rate is not None and not progress.topic.startswith(RETRY_PREFIX):
+                yield (
+                    (progress.broker.cluster, progress.broker.name, progress.topic, progress.group),
+                    round(rate.per_s, 2),
+                )
 
     return samples
 
 
 def _sent_back(snapshot: ScrapedCluster) -> Samples:
-    for one in snapshot.progress:
-        rate = one.broker.rates.get(("SNDBCK_PUT_NUMS", f"{one.topic}@{one.group}"))
-        if rate is not None and not one.topic.startswith(RETRY_PREFIX):
-            yield (one.broker.cluster, one.broker.name, one.topic, one.group), rate.sum
+    for progress in snapshot.progress:
+        rate = progress.broker.rates.get(("SNDBCK_PUT_NUMS", f"{progress.topic}@{progress.group}"))
+        if rate is not None and not progress.topic.startswith(RETRY_PREFIX):
+            yield (progress.broker.cluster, progress.broker.name, progress.topic, progress.group), rate.sum
 
 
 def _lags(is_retry: bool) -> Reader:
@@ -101,12 +104,12 @@ def _lags(is_retry: bool) -> Reader:
     def samples(snapshot: ScrapedCluster) -> Samples:
         totals: dict[tuple[str, str], int] = {}
         unknown: set[str] = set()  # topics whose queues a broker did not report
-        for one in snapshot.progress:
-            if one.topic.startswith(RETRY_PREFIX) == is_retry:
-                key = (one.group, one.topic)
-                totals[key] = totals.get(key, 0) + one.reported_lag
-                if not one.ranges:
-                    unknown.add(one.topic)
+        for progress in snapshot.progress:
+            if progress.topic.startswith(RETRY_PREFIX) == is_retry:
+                key = (progress.group, progress.topic)
+                totals[key] = totals.get(key, 0) + progress.reported_lag
+                if not progress.ranges:
+                    unknown.add(progress.topic)
         for (group, topic), lag in totals.items():
             state = snapshot.groups.get(group)
             # A sum without one of the brokers would look as if the group had caught up.
@@ -119,7 +122,7 @@ def _lags(is_retry: bool) -> Reader:
 
 def _consumers(snapshot: ScrapedCluster) -> Samples:
     """Yield the connected consumers of every group that has offsets or subscriptions."""
-    for group in dict.fromkeys(one.group for one in snapshot.progress):
+    for group in dict.fromkeys(progress.group for progress in snapshot.progress):
         state = snapshot.groups.get(group)
         if state is not None:
             addrs = ",".join(client.addr for client in state.clients)
@@ -132,35 +135,35 @@ def _group_consumers(snapshot: ScrapedCluster) -> Samples:
 
 
 def _offset_sums(snapshot: ScrapedCluster) -> Samples:
-    for one in snapshot.progress:
-        yield (one.broker.cluster, one.broker.name, one.topic, one.group), one.offset
+    for progress in snapshot.progress:
+        yield (progress.broker.cluster, progress.broker.name, progress.topic, progress.group), progress.offset
 
 
 def _ages(snapshot: ScrapedCluster) -> Samples:
     """Yield the age of the next message, 0 for groups without a lag."""
-    for one in snapshot.progress:
-        state = snapshot.groups.get(one.group)
-        age_ms = 0 if one.lag.total == 0 else one.broker.ages_ms.get((one.topic, one.group))
+    for progress in snapshot.progress:
+        state = snapshot.groups.get(progress.group)
+        age_ms = 0 if progress.lag.total == 0 else progress.broker.ages_ms.get((progress.topic, progress.group))
         if age_ms is not None and state is not None and not state.is_broadcasting:
-            yield (one.broker.cluster, one.broker.name, one.topic, one.group), age_ms
+            yield (progress.broker.cluster, progress.broker.name, progress.topic, progress.group), age_ms
 
 
 def _group_lags(snapshot: ScrapedCluster) -> Samples:
-    for one in snapshot.progress:
-        if (lag := one.lag.total) is not None:
-            yield (one.broker.cluster, one.broker.name, one.topic, one.group), lag
+    for progress in snapshot.progress:
+        if (lag := progress.lag.total) is not None:
+            yield (progress.broker.cluster, progress.broker.name, progress.topic, progress.group), lag
 
 
 def _queue_lags(snapshot: ScrapedCluster) -> Samples:
-    for one in snapshot.progress:
-        for queue_id, lag in one.queue_lags():
-            yield (one.broker.cluster, one.broker.name, one.topic, one.group, str(queue_id)), lag
+    for progress in snapshot.progress:
+        for queue_id, lag in progress.queue_lags():
+            yield (progress.broker.cluster, progress.broker.name, progress.topic, progress.group, str(queue_id)), lag
 
 
 def _queue_offsets(snapshot: ScrapedCluster) -> Samples:
-    for one in snapshot.progress:
-        for queue_id, offset in one.offsets.items():
-            yield (one.broker.cluster, one.broker.name, one.topic, one.group, str(queue_id)), offset
+    for progress in snapshot.progress:
+        for queue_id, offset in progress.offsets.items():
+            yield (progress.broker.cluster, progress.broker.name, progress.topic, progress.group, str(queue_id)), offset
 
 
 # --- clients ---
@@ -168,9 +171,9 @@ def _queue_offsets(snapshot: ScrapedCluster) -> Samples:
 
 def _client(field: str) -> Reader:
     def samples(snapshot: ScrapedCluster) -> Samples:
-        for one in snapshot.statuses:
-            labels = (one.client.addr, one.client.client_id, one.group, one.topic)
-            yield labels, getattr(one.status, field)
+        for consumer in snapshot.statuses:
+            labels = (consumer.client.addr, consumer.client.client_id, consumer.group, consumer.topic)
+            yield labels, getattr(consumer.status, field)
 
     return samples
 

@@ -52,8 +52,11 @@ class ScrapedNameServer(msgspec.Struct, frozen=True):
 
 
 def _silences(state: ScrapedNameServer) -> Iterator[MetricSample]:
-    for one in state.registrations:
-        yield (one.cluster, one.broker, str(one.broker_id), one.addr), one.silence_s
+    for registration in state.registrations:
+        yield (
+            (registration.cluster, registration.broker, str(registration.broker_id), registration.addr),
+            registration.silence_s,
+        )
 
 
 def _topics(state: ScrapedNameServer) -> Iterator[MetricSample]:
@@ -62,8 +65,8 @@ def _topics(state: ScrapedNameServer) -> Iterator[MetricSample]:
 
 def _brokers(state: ScrapedNameServer) -> Iterator[MetricSample]:
     counts: dict[str, int] = {}
-    for one in state.registrations:
-        counts[one.cluster] = counts.get(one.cluster, 0) + 1
+    for registration in state.registrations:
+        counts[registration.cluster] = counts.get(registration.cluster, 0) + 1
     for cluster, count in counts.items():
         yield (cluster,), count
 

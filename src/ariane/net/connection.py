@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._on_made = on_made
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()  # read once: every frame needs its clock
-        self._reader = FrameReader()  # splits received bytes into frames
+        self._reader = FrameReader()
         self._awaited = AwaitedResponses(self._loop)  # of requests that we sent
         self._transport: asyncio.Transport | None = None  # None before the connection is established
         # Frames for the peer, and whether it reads them.

@@ -125,7 +125,8 @@ def _add_missing(
         known = present.select(*(present[name].alias(f"known_{name}") for name in identity))
         # Null is a value here, as in the group of a queue itself.
         is_same = reduce(
-            lambda one, other: one & other, (once[name].eqNullSafe(known[f"known_{name}"]) for name in identity)
+            lambda condition, other: condition & other,
+            (once[name].eqNullSafe(known[f"known_{name}"]) for name in identity),
         )
         missing = once.join(known, is_same, "left_anti").persist()
         try:

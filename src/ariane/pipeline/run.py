@@ -343,7 +343,9 @@ class JobRunner:
     def _base_tables(self) -> list[TableSchema]:
         """The inputs that this job does not compute."""
         computed = {table.table.name for table in self._job.incremental_tables}
-        return [one for table in self._job.incremental_tables for one in table.inputs if one.name not in computed]
+        return [
+            source for table in self._job.incremental_tables for source in table.inputs if source.name not in computed
+        ]
 
     def _record_statuses(self) -> tuple[SourceStatus, ...]:
         """Write the progress of all sources to HOME/status and return it."""

@@ -60,7 +60,10 @@ def _producer_steps(row: Mapping[str, Any]) -> Iterable[TraceStep]:
             note=f"{row['sends']} sends were traced" if row["sends"] and row["sends"] > 1 else "",
             sources=TABLES_SOURCE,
         )
-    moments = [(StepKind.DECISION, one["decided_at"], one["state"], one) for one in row["transactions"] or ()]
+    moments = [
+        (StepKind.DECISION, transaction["decided_at"], transaction["state"], transaction)
+        for transaction in row["transactions"] or ()
+    ]
     if row["recalled_at"] is not None:
         moments.append((StepKind.RECALL, row["recalled_at"], SUCCESS, {"host": host, "from_check": False}))
     for kind, moment, result, facts in moments:

@@ -52,7 +52,7 @@ def text(template: str, **values: object) -> Text:
 
 def sentences(*texts: Text | None) -> Text:
     """Return texts one after the other; None is omitted."""
-    return _of_parts(tuple(part for one in texts if one is not None for part in one.parts))
+    return _of_parts(tuple(part for text in texts if text is not None for part in text.parts))
 
 
 def _of_parts(parts: tuple[tuple[str, Mapping[str, object]], ...]) -> Text:

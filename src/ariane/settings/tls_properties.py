@@ -19,7 +19,7 @@ NOT_IN_FILE = ("tls.server.mode", "tls.enable", CONFIG_FILE_KEY)
 
 
 def with_tls_file(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with those of the file that `tls.config.file` names, if it exists.
+    """Return properties, overridden by the file that `tls.config.file` names if it exists.
 
     Raises:
         ConfigError: the file cannot be read.

@@ -70,7 +70,10 @@ def markdown_contract(table: TableSchema) -> str:
     rows = []
     for column in table.columns:
         kind = f"`{column.type}`" if column.is_nullable else f"`{column.type} NOT NULL`"
-        fresh, sources = ", ".join(appended_tables(table, column)), ", ".join(f"`{one}`" for one in column.sources)
+        fresh, sources = (
+            ", ".join(appended_tables(table, column)),
+            ", ".join(f"`{source}`" for source in column.sources),
+        )
         rows.append(f"| `{column.name}` | {kind} | {column.unit} | {column.description} | {sources} | {fresh} |\n")
     head = "| column | type | unit | meaning | from | fresh as |\n|---|---|---|---|---|---|\n"
     return f"## {table.name}\n\n{table.description} Schema {table.schema}.\n\n{head}{''.join(rows)}"

@@ -111,7 +111,7 @@ class QueueLocks:
         return owned
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release those of the queues that the client owns. Locks of other clients stay."""
+        """Release the client's locks of the queues. Locks of other clients stay."""
         locks = self._groups.get(group, {})
         self._release(
             group, [queue for queue in queues if (lock := locks.get(queue)) is not None and lock.client_id == client_id]

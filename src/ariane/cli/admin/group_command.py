@@ -89,7 +89,9 @@ def list_groups(
     )
     columns = ("GROUP", "CLIENTS", "VERSION", "MODE"), Column("TPS", "/s"), Column("LAG")
     session.show(data, Table("", (*map(Column, columns[0]), *columns[1:]), rows))
-    session.finish(dict.fromkeys([*unavailable, *(missing for one in summaries for missing in one.unavailable)]))
+    session.finish(
+        dict.fromkeys([*unavailable, *(missing for summary in summaries for missing in summary.unavailable)])
+    )
 
 
 @app.command("lag", "ariane group lag billing", "ariane group lag billing --topic orders --watch 2")

@@ -151,30 +151,30 @@ def _method(plan: BenchPlan) -> str:
 def _table(result: BenchResult) -> Iterator[str]:
     columns = [f"P{percent:g}" for percent in SHOWN_PERCENTILES]
     yield f"{'':8}{'MESSAGES':>11}{'/S':>9}{'MIB/S':>8}" + "".join(f"{name:>8}" for name in (*columns, "MAX")) + " MS"
-    for one in result.throughputs:
-        rate = "-" if one.messages_per_s is None else f"{one.messages_per_s:,.0f}"
-        volume = "-" if one.bytes_per_s is None else f"{one.bytes_per_s / MIB:.1f}"
-        values = [one.latency.percentile(percent) for percent in SHOWN_PERCENTILES]
-        values.append(one.latency.max_ms if one.latency.count else None)
+    for throughput in result.throughputs:
+        rate = "-" if throughput.messages_per_s is None else f"{throughput.messages_per_s:,.0f}"
+        volume = "-" if throughput.bytes_per_s is None else f"{throughput.bytes_per_s / MIB:.1f}"
+        values = [throughput.latency.percentile(percent) for percent in SHOWN_PERCENTILES]
+        values.append(throughput.latency.max_ms if throughput.latency.count else None)
         latencies = "".join(f"{'-' if value is None else format_number(value, 'latency'):>8}" for value in values)
-        messages = one.completed if one.role == Role.REPLY else one.messages
-        yield f"{one.role:8}{messages:>11,}{rate:>9}{volume:>8}{latencies}"
+        messages = throughput.completed if throughput.role == Role.REPLY else throughput.messages
+        yield f"{throughput.role:8}{messages:>11,}{rate:>9}{volume:>8}{latencies}"
 
 
 def _remarks(result: BenchResult) -> Iterator[str]:
     """Yield what the figures of the table mean, and everything that did not succeed."""
     plan = result.plan
     yield ""
-    for one in result.throughputs:
-        if meaning := latency_meaning(plan, one):
-            yield f"{one.role}: {meaning}"
-    for one in result.throughputs:
-        for status, count in sorted(one.late_statuses.items()):
-            yield f"{one.role}: {count_text(count, 'message')} stored, but {status}"
-        if one.duplicates:
-            yield f"{one.role}: {count_text(one.duplicates, 'message')} arrived more than once"
-        for kind, entry in sorted(one.errors.kinds.items(), key=lambda item: -item[1].count):
-            yield f"{one.role}: {entry.count:,} failed: {kind}: {entry.example}"
+    for throughput in result.throughputs:
+        if meaning := latency_meaning(plan, throughput):
+            yield f"{throughput.role}: {meaning}"
+    for throughput in result.throughputs:
+        for status, count in sorted(throughput.late_statuses.items()):
+            yield f"{throughput.role}: {count_text(count, 'message')} stored, but {status}"
+        if throughput.duplicates:
+            yield f"{throughput.role}: {count_text(throughput.duplicates, 'message')} arrived more than once"
+        for kind, entry in sorted(throughput.errors.kinds.items(), key=lambda item: -item[1].count):
+            yield f"{throughput.role}: {entry.count:,} failed: {kind}: {entry.example}"
     if result.missing:
         yield f"{count_text(result.missing, 'message')} did not arrive"
     for error in result.worker_errors:
@@ -228,9 +228,9 @@ def result_json(result: BenchResult) -> str:
     for name in ("access_key", "secret_key", "tls_ca_file", "tls_cert_file", "tls_key_file", "tls_key_password_file"):
         fields["plan"].pop(name)
     fields["failed"] = result.failed
-    for values, one in zip(fields["throughputs"], result.throughputs, strict=True):
-        values["latency"] = _latency_fields(one.latency)
-        values["latency_meaning"] = latency_meaning(result.plan, one)
+    for values, throughput in zip(fields["throughputs"], result.throughputs, strict=True):
+        values["latency"] = _latency_fields(throughput.latency)
+        values["latency_meaning"] = latency_meaning(result.plan, throughput)
         values["errors"] = values["errors"]["kinds"]
     return json.dumps(fields, ensure_ascii=False)
 

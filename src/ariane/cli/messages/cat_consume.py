@@ -241,7 +241,7 @@ class _QueueBatches:
                 warn(
                     f"{queue.broker}:{queue.queue_id} no longer has offset {offset}; continuing at {result.next_offset}"
                 )
-            messages = [one for one in result.messages if not must_end or one.queue_offset < end]
+            messages = [message for message in result.messages if not must_end or message.queue_offset < end]
             if messages:
                 await self._pulled.put(messages)
             elif result.next_offset == offset and must_end:

@@ -58,7 +58,7 @@ def clock_remarks(messages: Iterable[ReceivedMessage]) -> list[str]:
             continue
         key = (ip_of(message.born_host), message.queue.broker, difference.late_ms is None)
         former, count = greatest.get(key, (difference, 0))
-        greatest[key] = (max(former, difference, key=lambda one: one.ahead_ms or one.late_ms or 0), count + 1)
+        greatest[key] = (max(former, difference, key=lambda item: item.ahead_ms or item.late_ms or 0), count + 1)
     return [
         f"{_clock_remark(difference)} ({count_text(count, 'message')} from {host}, stored by {broker})"
         for (host, broker, _), (difference, count) in greatest.items()

@@ -1,1 +1,1 @@
-"""How fetched messages reach the application, and what becomes of those that fail."""
+"""How fetched messages reach the application, and retries of failed ones."""

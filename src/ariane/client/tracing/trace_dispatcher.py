@@ -130,7 +130,7 @@ class TraceDispatcher:
         """Sends whose records are not encoded yet: a sender appends to it."""
         self.sends_max = 1
         """Length of `sends` at which the sender calls `take_sends`."""
-        # Records that are encoded, those of the batch that is being sent included.
+        # Encoded records, including the batch in flight.
         self._entries: deque[TraceEntry] = deque()
         self._pending = 0  # number of these records
         self._oldest_s = 0.0  # no pending record was queued before this monotonic time

@@ -147,8 +147,10 @@ class GroupLagOperations(ClusterConnection):
                 self._consume_stats(server, group, topic), self._subscriptions(server, group, subscriptions)
             )
             stats = [first] if topic is not None else [first, *await self._other_topics(server, group, first, declared)]
-            lags = [await self._queue_lags(server, group, one, declared.is_broadcasting) for one in stats]
-            return sum(one.consume_tps for one in stats), [queue for queues in lags for queue in queues]
+            lags = [
+                await self._queue_lags(server, group, topic_stats, declared.is_broadcasting) for topic_stats in stats
+            ]
+            return sum(topic_stats.consume_tps for topic_stats in stats), [queue for queues in lags for queue in queues]
 
         answers = await self.ask_all(servers, ask)
         responding = {server for server, _ in answers.values}
@@ -201,7 +203,7 @@ class GroupLagOperations(ClusterConnection):
         names = [name for name in candidates if is_consumed_topic(name, group, declared.topics, has_offsets=False)]
         others = await asyncio.gather(*(self._consume_stats(server, group, name) for name in names))
         # Without a message and without an offset, a topic has nothing to show; Java's tools do not list it either.
-        return [one for one in others if any(queue.broker_offset for queue in one.offset_table.values())]
+        return [stats for stats in others if any(queue.broker_offset for queue in stats.offset_table.values())]
 
     async def _subscriptions(
         self, server: BrokerServer, group: str, subscriptions: Subscriptions | None

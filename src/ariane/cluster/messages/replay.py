@@ -237,17 +237,17 @@ async def replay(
     sending = _ChunkSender(target, journal, topic, clock)
     done = ReplayResult(0, 0, 0, 0)
     async for chunk in _chunks(originals, pace.chunk_size):
-        due = [one for one in chunk if not journal.is_sent(one.record_id)]
+        due = [original for original in chunk if not journal.is_sent(original.record_id)]
         done = done._replace(already_sent=done.already_sent + len(chunk) - len(due))
         if due and done.stop_reason is None and stop is not None and stop.is_set():
             done = done._replace(stop_reason="stopped")
         if done.stop_reason is not None:
-            await _write(journal, [sending.outcome(one, "unsent", error=done.stop_reason) for one in due])
+            await _write(journal, [sending.outcome(original, "unsent", error=done.stop_reason) for original in due])
             done = done._replace(unsent=done.unsent + len(due))
         elif due:
             await pace.wait(len(due))
             outcomes, why = await sending.send(due)
-            ok = sum(one.state == "ok" for one in outcomes)
+            ok = sum(outcome.state == "ok" for outcome in outcomes)
             done = done._replace(ok=done.ok + ok, failed=done.failed + len(due) - ok, stop_reason=why)
         on_progress(done)
     return done
@@ -266,8 +266,8 @@ async def _write(journal: ReplayJournal, outcomes: list[ReplayOutcome]) -> None:
 
 async def _chunks(originals: AsyncIterator[OriginalMessage], size: int) -> AsyncIterator[list[OriginalMessage]]:
     chunk: list[OriginalMessage] = []
-    async for one in originals:
-        chunk.append(one)
+    async for original in originals:
+        chunk.append(original)
         if len(chunk) == size:
             yield chunk
             chunk = []
@@ -290,33 +290,33 @@ class _ChunkSender:
         """Send a chunk. Return the recorded outcomes, and the reason to stop if servers are unavailable."""
         ready: list[tuple[OriginalMessage, Message]] = []
         outcomes: list[ReplayOutcome] = []
-        for one in chunk:
+        for original in chunk:
             try:
                 message = build_message(
-                    one, self._topic, self._journal.message_id_of(one.record_id) or self._target.make_id()
+                    original, self._topic, self._journal.message_id_of(original.record_id) or self._target.make_id()
                 )
                 if fault := await self._fault(message.topic):
                     raise MessageRefused(f"{message.topic}: {fault}")
             except MessageRefused as error:
-                outcomes.append(self.outcome(one, "failed", error=str(error)))
+                outcomes.append(self.outcome(original, "failed", error=str(error)))
             except UNAVAILABLE as error:
-                outcomes.append(self.outcome(one, "unsent", error=str(error)))
+                outcomes.append(self.outcome(original, "unsent", error=str(error)))
             else:
-                ready.append((one, message))
-        await _write(self._journal, [self.outcome(one, "sending", message) for one, message in ready])
+                ready.append((original, message))
+        await _write(self._journal, [self.outcome(original, "sending", message) for original, message in ready])
         # Messages of one key are sent sequentially, all others concurrently.
         by_key: dict[object, list[tuple[OriginalMessage, Message]]] = {}
-        for number, (one, message) in enumerate(ready):
+        for number, (original, message) in enumerate(ready):
             key = message.properties.get(SHARDING_KEY)
-            by_key.setdefault(number if key is None else (message.topic, key), []).append((one, message))
+            by_key.setdefault(number if key is None else (message.topic, key), []).append((original, message))
         errors: list[ArianeError] = []
         for some in await asyncio.gather(*(self._send_in_order(those, errors) for those in by_key.values())):
             outcomes += some
         await _write(self._journal, outcomes)
-        away = [one.error for one in outcomes if one.state == "unsent"] + [
+        away = [outcome.error for outcome in outcomes if outcome.state == "unsent"] + [
             str(error) for error in errors if isinstance(error, UNAVAILABLE)
         ]
-        is_over = not any(one.state == "ok" for one in outcomes) and all(
+        is_over = not any(outcome.state == "ok" for outcome in outcomes) and all(
             isinstance(error, UNAVAILABLE) for error in errors
         )
         return outcomes, away[0] if away and is_over else None
@@ -325,11 +325,11 @@ class _ChunkSender:
         self, those: list[tuple[OriginalMessage, Message]], errors: list[ArianeError]
     ) -> list[ReplayOutcome]:
         outcomes = []
-        for one, message in those:
+        for original, message in those:
             key = message.properties.get(SHARDING_KEY)
             if key is not None and (message.topic, key) in self._broken:
                 outcomes.append(
-                    self.outcome(one, "failed", message, error=f"an earlier message of key {key} was not sent")
+                    self.outcome(original, "failed", message, error=f"an earlier message of key {key} was not sent")
                 )
                 continue
             try:
@@ -338,9 +338,9 @@ class _ChunkSender:
                 if key is not None:
                     self._broken.add((message.topic, key))
                 errors.append(error)
-                outcomes.append(self.outcome(one, "failed", message, error=str(error)))
+                outcomes.append(self.outcome(original, "failed", message, error=str(error)))
             else:
-                outcomes.append(self.outcome(one, "ok", message, result))
+                outcomes.append(self.outcome(original, "ok", message, result))
         return outcomes
 
     async def _fault(self, topic: str) -> str | None:
@@ -350,24 +350,24 @@ class _ChunkSender:
 
     def outcome(
         self,
-        one: OriginalMessage,
+        original: OriginalMessage,
         state: str,
         message: Message | None = None,
         result: SendResult | None = None,
         error: str | None = None,
     ) -> ReplayOutcome:
         return ReplayOutcome(
-            source_topic=one.record_id.topic,
-            source_broker=one.record_id.broker,
-            source_queue_id=one.record_id.queue_id,
-            source_queue_offset=one.record_id.queue_offset,
-            source_message_id=one.message_id,
+            source_topic=original.record_id.topic,
+            source_broker=original.record_id.broker,
+            source_queue_id=original.record_id.queue_id,
+            source_queue_offset=original.record_id.queue_offset,
+            source_message_id=original.message_id,
             state=state,
             error=error,
             at_ms=self._clock.now_ms(),
             topic=self._topic if message is None else message.topic,
             # A message that may have been sent is retried under the same id.
-            message_id=self._journal.message_id_of(one.record_id) if message is None else message.message_id,
+            message_id=self._journal.message_id_of(original.record_id) if message is None else message.message_id,
             broker=result.queue.broker if result else None,
             queue_id=result.queue.queue_id if result else None,
             queue_offset=result.queue_offset if result else None,

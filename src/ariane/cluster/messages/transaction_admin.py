@@ -302,8 +302,8 @@ async def _read_by_entries(
         if not entries:
             return
         wanted = [ViewMessage(entry.physic_offset) for entry in entries]
-        answers = await asyncio.gather(*(peers.request(addr, RequestCode.VIEW_MESSAGE_BY_ID, one) for one in wanted))
-        for one in answers:
-            if one.code == ResponseCode.SUCCESS:
-                yield record.decode(one.body)
+        answers = await asyncio.gather(*(peers.request(addr, RequestCode.VIEW_MESSAGE_BY_ID, view) for view in wanted))
+        for answer in answers:
+            if answer.code == ResponseCode.SUCCESS:
+                yield record.decode(answer.body)
         start += len(entries)

@@ -127,7 +127,7 @@ class AlertService:
         return any(silence.covers(state, now_ms) for silence in self.settings.silences)
 
     def channel_status(self, channel_id: str) -> ChannelStatus:
-        """Return what became of the notifications of a channel."""
+        """Return the deliveries and failures of a channel."""
         delivery = self._deliveries.get(channel_id)
         return delivery.status if delivery else ChannelStatus()
 

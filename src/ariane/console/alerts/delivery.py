@@ -21,12 +21,12 @@ RETRY_DELAYS_S = (5, 30, 120, 600)
 
 
 class ChannelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the notifications of a channel.
+    """Deliveries and failures of a channel.
 
     Attributes:
         sent: Number of delivered notifications.
-        failed: Number of those that were not delivered after all attempts.
-        dropped: Number of those that did not fit into the queue.
+        failed: Number of notifications that all attempts failed to deliver.
+        dropped: Number of notifications that did not fit into the queue.
         sent_ms: Time of the last delivery.
         failed_ms: Time of the last failed attempt.
         error: Its reason.
@@ -76,7 +76,7 @@ class ChannelDelivery:
 
     @property
     def status(self) -> ChannelStatus:
-        """What became of the notifications so far."""
+        """Deliveries and failures so far."""
         return msgspec.structs.replace(self._status, waiting=len(self._queue))
 
     def enqueue(self, notification: Notification) -> None:

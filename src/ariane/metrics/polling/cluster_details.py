@@ -195,7 +195,7 @@ class DetailRounds:
         started_s, masters = self._clock.monotonic(), self._masters()
         requests = {addr: self._requests(broker) for addr, broker in masters.items()}
         names = sorted(self._groups)
-        columns = await asyncio.gather(*(_groups_at(one, names) for one in requests.values()))
+        columns = await asyncio.gather(*(_groups_at(request, names) for request in requests.values()))
         states: dict[str, GroupState] = {}
         homes: dict[str, str] = {}
         for addr, column in zip(requests, columns, strict=True):
@@ -213,10 +213,10 @@ class DetailRounds:
 
     async def _with_rates(self, details: ClusterDetails) -> ClusterDetails:
         """Return the details with the rates of all brokers."""
-        asked = [broker for broker in self._brokers if broker.is_up and (broker.is_master or self._scope.slaves)]
+        polled = [broker for broker in self._brokers if broker.is_up and (broker.is_master or self._scope.slaves)]
         # Zeros that are not requested are those of the time of the offsets.
-        started_s = self._observed_s if any(map(self._may_skip, asked)) else self._clock.monotonic()
-        rounds = {broker.addr: self._rates(broker, details.groups) for broker in asked}
+        started_s = self._observed_s if any(map(self._may_skip, polled)) else self._clock.monotonic()
+        rounds = {broker.addr: self._rates(broker, details.groups) for broker in polled}
         return msgspec.structs.replace(
             details, times=details.times._replace(rates_s=started_s), rates=await _responsive(rounds)
         )
@@ -235,12 +235,16 @@ class DetailRounds:
             wanted = [StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS",)) for topic, group in pairs]
         skipped: list[Statistic] = []
         if self._may_skip(broker):
-            skipped = [one.first for one in wanted if self._settled.is_zero(broker, one.first)]
-            wanted = [one for one in wanted if not self._settled.is_zero(broker, one.first)]
+            skipped = [statistic.first for statistic in wanted if self._settled.is_zero(broker, statistic.first)]
+            wanted = [statistic for statistic in wanted if not self._settled.is_zero(broker, statistic.first)]
         asked_s = self._clock.monotonic()
         rates, lost = await request_statistics(requests, wanted)
         if self._may_skip(broker):
-            zeros = (one.first for one in wanted if one.first not in lost and not is_nonzero(rates.get(one.first)))
+            zeros = (
+                statistic.first
+                for statistic in wanted
+                if statistic.first not in lost and not is_nonzero(rates.get(statistic.first))
+            )
             self._settled.observe_zeros(broker.addr, zeros, skipped, asked_s)
         return MinuteRates(rates, lost)
 
@@ -260,7 +264,7 @@ class DetailRounds:
 
     async def _ages(self, broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> dict[Pair, int]:
         """Return the ages of the oldest messages that groups have not consumed; without those of messages that were removed."""
-        progress = ((one.topic, one.group, _next_positions(one)) for one in iter_progress(broker, groups))
+        progress = ((pair.topic, pair.group, _next_positions(pair)) for pair in iter_progress(broker, groups))
         lagging = {(topic, group): positions for topic, group, positions in progress if positions}
         before, asked_s = self._known_ages.get(broker.addr, {}), self._clock.monotonic()
         # While the oldest message remains the same, its age grows with the time: the broker need not be asked again.
@@ -275,7 +279,7 @@ class DetailRounds:
             if ages and lagging[pair].keys() <= ages.keys():
                 known[pair] = KnownAge(lagging[pair], max(ages[queue] for queue in lagging[pair]), asked_s)
         self._known_ages[broker.addr] = known
-        return {pair: one.age_ms + round((asked_s - one.asked_s) * 1000) for pair, one in known.items()}
+        return {pair: age.age_ms + round((asked_s - age.asked_s) * 1000) for pair, age in known.items()}
 
 
 async def _responsive(rounds: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
@@ -329,7 +333,8 @@ def _group_state(requests: StatisticsRequests, group: str, response: Command) ->
         requests.record_failure(f"consumers of {group}", error)
         return None
     clients = (
-        ConnectedClient(one.client_addr, one.client_id, one.language, one.version) for one in body.connection_set
+        ConnectedClient(connection.client_addr, connection.client_id, connection.language, connection.version)
+        for connection in body.connection_set
     )
     return GroupState(
         tuple(sorted(clients, key=lambda client: client[:2])),
@@ -393,4 +398,4 @@ async def _producers(requests: StatisticsRequests) -> dict[str, int] | None:
     if response.code != ResponseCode.SUCCESS:
         requests.record_failure("producers", f"code {response.code}: {response.remark}")
         return None
-    return {group: len(one) for group, one in fastjson.decode(response.body, ProducerTable).data.items()}
+    return {group: len(producers) for group, producers in fastjson.decode(response.body, ProducerTable).data.items()}

@@ -254,7 +254,7 @@ async def compute_progress(
     found = []
     for broker in brokers:
         if broker.is_master and broker.is_up:
-            for one in iter_progress(broker, groups):
-                found.append(one)
-                await pauses.add(1 + len(one.ranges))
+            for progress in iter_progress(broker, groups):
+                found.append(progress)
+                await pauses.add(1 + len(progress.ranges))
     return tuple(found)

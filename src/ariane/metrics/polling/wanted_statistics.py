@@ -71,12 +71,12 @@ async def request_statistics(
     """Return the statistics that exist, and those whose request was rejected."""
     found: dict[Statistic, MinuteRate] = {}
     lost: set[Statistic] = set()
-    for number in range(max((len(one.names) for one in wanted), default=0)):
+    for number in range(max((len(statistic.names) for statistic in wanted), default=0)):
         # Where the number does not exist, the size does not either.
         names = [
-            (one.names[number], one.key)
-            for one in wanted
-            if len(one.names) > number and (number == 0 or (one.names[number - 1], one.key) in found)
+            (statistic.names[number], statistic.key)
+            for statistic in wanted
+            if len(statistic.names) > number and (number == 0 or (statistic.names[number - 1], statistic.key) in found)
         ]
         for statistic, item in (await requests.minute_statistics(names)).items():
             if item is None:

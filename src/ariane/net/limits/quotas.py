@@ -272,7 +272,9 @@ class Quotas:
             if limit is None:
                 continue
             usages = (
-                [self.server] if scope == "server" else [one for one in self._usages.values() if one.scope == scope]
+                [self.server]
+                if scope == "server"
+                else [usage for usage in self._usages.values() if usage.scope == scope]
             )
             is_counted = limit or resource in ("connections", "subscriptions")
             used = max((usage.used(resource, now) for usage in usages), default=0.0) if is_counted else None

@@ -109,7 +109,7 @@ def change_examples(group: GroupChange, limit: int) -> Sequence[Row]:
         row.get("examples", ()),
         after.get("examples", ()),
         group.ids,
-        (lambda one: (one["worst"] is None, -(one["worst"] or 0), one["at"], one["message_id"]), limit),
+        (lambda row: (row["worst"] is None, -(row["worst"] or 0), row["at"], row["message_id"]), limit),
         is_complete=row.get("count", 0) <= limit,
     )
     return ({**(row or after), "count": count, "worst": examples[0]["worst"], "examples": examples},)

@@ -97,7 +97,7 @@ def exclusive_change(home: Home, table: TableSchema) -> Iterator[None]:
 def read_table(
     spark: SparkSession, home: Home, table: TableSchema, predicate: Callable[[DataFile], bool] = lambda _: True
 ) -> DataFrame:
-    """Return the rows of a table with the column `bucket`, or only those of the files that match `predicate`."""
+    """Return the rows of a table with the column `bucket`, or only of the files that match `predicate`."""
     schema = f"{table.ddl}, {BUCKET} STRING"
     if isinstance(home, ObjectHome):
         version = read_version(home, table)

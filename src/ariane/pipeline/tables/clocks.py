@@ -196,7 +196,7 @@ def _with_neighbors(clocks: DataFrame) -> DataFrame:
     """Intersect the bounds of each minute with those of the minutes with records before and after it, widened by drift.
 
     If the clock was set in one of them, the result is a contradiction: the records of these minutes are not corrected, because
-    those of the minute in which the clock was set may have been written before or after.
+    records of the minute in which the clock was set may have been written before or after.
     """
     in_order = Window.partitionBy(*SHARED_CLOCK).orderBy("minute")
     is_agreed = F.coalesce(F.col("lower_ms") <= F.col("upper_ms"), F.lit(True))

@@ -224,7 +224,7 @@ def _reason() -> Column:
 
 
 def _any(conditions: Iterable[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions)
+    return reduce(lambda condition, other: condition | other, conditions)
 
 
 def _is_true(number: int) -> Column:

@@ -32,7 +32,7 @@ class BodyOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_framing: Framing | Literal[""] = ""
     """What precedes a body; empty: as the registry's URL suggests."""
     body_errors: Literal["null", "fail"] = "null"
-    """What becomes of a body that cannot be decoded: a null with a reason in `value_error`, or an error of the query."""
+    """The result for a body that cannot be decoded: a null with a reason in `value_error`, or an error of the query."""
     schema_registry: str = ""
     """avro: URL of the registry that has the schemas of the writers."""
     schema_registry_auth: str = ""

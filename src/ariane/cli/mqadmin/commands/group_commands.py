@@ -155,10 +155,10 @@ async def producer(admin: Admin, options: Options) -> AsyncIterator[Output]:
     for group, producers in table.items():
         if not producers:
             text += f"producer group ({group}) instances are empty\n"
-        for one in producers:
+        for producer in producers:
             text += (
-                f"producer group ({group}) instance : clientId={one.client_id},remoteIP={one.remote_ip},"
-                f" language={one.language}, version={one.version}, lastUpdateTimestamp={one.last_update_ms}\n"
+                f"producer group ({group}) instance : clientId={producer.client_id},remoteIP={producer.remote_ip},"
+                f" language={producer.language}, version={producer.version}, lastUpdateTimestamp={producer.last_update_ms}\n"
             )
     yield Output(text, table)
 

@@ -52,7 +52,7 @@ class DeadLetterQuery(DeadLetterFilter):
 
 
 class ResentView(View):
-    """What became of a dead letter that was resent from this console."""
+    """The result of resending a dead letter from this console."""
 
     state: str
     """ok: stored; failed: not sent; sending: it is not known whether the copy was stored."""
@@ -99,7 +99,7 @@ class DeadLetterRow(_StoredRecord):
     preview: str | None
     """Begin of the body in one line; null if it is not text."""
     resent: ResentView | None
-    """What became of it if it was resent from this console."""
+    """The result of resending it from this console; null if it was not resent."""
 
 
 class DeadLetterListView(PartialView):
@@ -184,7 +184,7 @@ class DeadLetterView(View):
     properties: list[PropertyRow]
     """Properties of both; the differing ones first."""
     resent: ResentView | None
-    """What became of it if it was resent from this console."""
+    """The result of resending it from this console; null if it was not resent."""
 
 
 class _LetterPage(NamedTuple):
@@ -311,7 +311,7 @@ async def find_original(admin: Admin, message: ReceivedMessage) -> ReceivedMessa
     if found.messages:
         # A producer that sends again after a time-out stores two messages with one key.
         origin = message.properties.get(ORIGIN_MESSAGE_ID)
-        return next((one for one in found.messages if one.offset_message_id == origin), found.messages[0])
+        return next((message for message in found.messages if message.offset_message_id == origin), found.messages[0])
     if found.unavailable:
         raise found.not_found(f"original of {message.message_id} in topic", topic)
     return None

@@ -121,7 +121,7 @@ async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupL
     selected = (row for row in snapshot.groups if (query.system or not row.is_system) and is_selected(row, query.only))
     page = paginate(selected, query, name=lambda row: row.group, columns=SORT_KEYS, sort="group")
     services.subscription_checks.request(row.group for row in page.items if (row.clients or 0) > 1)
-    # Forecasts read the history: only those of the rows that are shown are computed.
+    # A forecast reads the history: only the rows that are shown get one.
     checks = services.subscription_checks
     rows = [list_row(row, snapshot.history, is_inconsistent=checks.result(row.group)) for row in page.items]
     times = column_times(snapshot, services.clock.now_ms(), "lags", "rates", "clients", "ages")

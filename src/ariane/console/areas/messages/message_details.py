@@ -160,10 +160,12 @@ async def find_message(services: ConsoleServices, admin: Admin, message_id: str,
         return QueryResult([record])
     if topic:
         found = await query_index(admin, topic, message_id, MessageFilter())
-        found = found._replace(messages=[one for one in found.messages if _is_id(one, message_id)])
+        found = found._replace(messages=[message for message in found.messages if _is_id(message, message_id)])
     else:
         result = await query_all_topics(services, admin, message_id)
-        found = result.found._replace(messages=[one for one in result.found.messages if _is_id(one, message_id)])
+        found = result.found._replace(
+            messages=[candidate for candidate in result.found.messages if _is_id(candidate, message_id)]
+        )
         if not found.messages and result.next_topic:
             scope = f"{message_id} in {result.searched:,} of {result.total:,} topics; name its topic to search that one"
             raise NotFound("message", scope)
@@ -197,7 +199,7 @@ async def message_details(
         group=group_of_topic(message.queue.topic),
         properties=property_rows(message),
         body=body_view(message, body_format, encoding),
-        records=[message_row(one) for one in found.messages] if len(found.messages) > 1 else [],
+        records=[message_row(record) for record in found.messages] if len(found.messages) > 1 else [],
     )
 
 
@@ -237,7 +239,7 @@ async def message_consumers(
         trace_topic=trace_topic,
         trace_fault=traced.fault,
         consumers=consumer_rows(tracks[0], deliveries),
-        copies=[message_row(one) for one in copies.messages if one.offset_message_id != message.offset_message_id],
+        copies=[message_row(copy) for copy in copies.messages if copy.offset_message_id != message.offset_message_id],
         groups_omitted=max(0, len(groups) - GROUPS_MAX),
     )
 

@@ -314,7 +314,9 @@ def _index_view(
         unavailable=[str(broker) for broker in found.unavailable],
         kind=SearchKind.UNIQUE_KEY if is_id else SearchKind.KEY,
         topic=topic,
-        items=[message_row(message) for message in sorted(messages, key=lambda one: one.store_ms, reverse=True)],
+        items=[
+            message_row(message) for message in sorted(messages, key=lambda message: message.store_ms, reverse=True)
+        ],
         progress=progress.model_copy(update={"truncated": truncation_texts(found)}),
     )
 

@@ -129,13 +129,13 @@ class TopicScan:
             has_progress = boundary_ms is not None and (until_ms is None or boundary_ms < until_ms)
             if has_progress and (is_spent or self._is_full(boundary_ms)):
                 break
-            newest_first = sorted(cursors, key=lambda one: (one.oldest_ms is not None, -(one.oldest_ms or 0)))
+            newest_first = sorted(cursors, key=lambda cursor: (cursor.oldest_ms is not None, -(cursor.oldest_ms or 0)))
             await asyncio.gather(*map(self._read_window, newest_first[:CONCURRENT_QUEUES]))
             cursors = self._readable(cursors)
         return self._result(cursors)
 
     def _readable(self, cursors: Sequence[_Cursor]) -> list[_Cursor]:
-        return [one for one in cursors if one.unread and one.at.server.broker not in self._unavailable]
+        return [cursor for cursor in cursors if cursor.unread and cursor.at.server.broker not in self._unavailable]
 
     def _is_full(self, boundary_ms: int | None) -> bool:
         if len(self._matches) >= MATCHES_MAX:
@@ -147,7 +147,9 @@ class TopicScan:
         boundary_ms = _boundary_ms(unread)
         # Matches before the boundary are found again by the next page, in order with those of the other queues.
         complete = [message for message in self._matches if boundary_ms is None or message.store_ms >= boundary_ms]
-        complete.sort(key=lambda one: (one.store_ms, one.queue.broker, one.commit_log_offset), reverse=True)
+        complete.sort(
+            key=lambda message: (message.store_ms, message.queue.broker, message.commit_log_offset), reverse=True
+        )
         omitted = 0
         if len(complete) > self._budget.matches:
             # The next page begins before an instant, so messages of one ms are not separated.

@@ -118,7 +118,7 @@ class OverviewView(View):
     tps_is_partial: bool
     """Whether the rates lack a broker."""
     lag: int | None
-    """Messages that are not consumed yet, of all groups but those of the system and those that broadcast."""
+    """Messages that are not consumed yet, of all groups except system groups and broadcasting ones."""
     lag_is_partial: bool
     """Whether the lag lacks that of a group or broker."""
     topics: int | None

@@ -129,7 +129,7 @@ class ReportView(View):
     is_complete: bool
     """Whether there is data, and none is missing up to `asOfMs`."""
     is_limited: bool
-    """Whether rows are those of the topics and groups that the account sees."""
+    """Whether only topics and groups that the account sees have rows."""
     warnings: list[str]
     """Reasons why data may be missing."""
     filters: list[str]

@@ -49,12 +49,12 @@ class HostClock(NamedTuple):
         return max(self.upper_ms - offset_ms, offset_ms - self.lower_ms)
 
 
-def hull(one: HostClock | None, other: HostClock | None) -> HostClock | None:
+def hull(clock: HostClock | None, other: HostClock | None) -> HostClock | None:
     """Return bounds that hold for two records of a client; one of them may carry none."""
-    if one is None or other is None:
-        return one or other
-    lower_ms = None if one.lower_ms is None or other.lower_ms is None else min(one.lower_ms, other.lower_ms)
-    upper_ms = None if one.upper_ms is None or other.upper_ms is None else max(one.upper_ms, other.upper_ms)
+    if clock is None or other is None:
+        return clock or other
+    lower_ms = None if clock.lower_ms is None or other.lower_ms is None else min(clock.lower_ms, other.lower_ms)
+    upper_ms = None if clock.upper_ms is None or other.upper_ms is None else max(clock.upper_ms, other.upper_ms)
     return HostClock(lower_ms, upper_ms)
 
 

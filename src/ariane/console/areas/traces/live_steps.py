@@ -81,27 +81,27 @@ def live_trace(message_id: str, carried: Iterable[CarriedEvent], copies: Sequenc
         carried: Events of the trace messages that were found by it.
         copies: Stored records with this unique key, as far as they were found.
     """
-    own = _distinct(one for one in carried if message_id in one.event.message_id.split(","))
+    own = _distinct(record for record in carried if message_id in record.event.message_id.split(","))
     calls = _pair_calls(own)
     evidence = ClockEvidence()
-    for one in own:
-        _add_evidence(evidence, one, copies)
+    for record in own:
+        _add_evidence(evidence, record, copies)
     for call in calls:
         _add_delivery_evidence(evidence, call, copies)
     steps = [_copy_step(copy) for copy in copies]
-    steps += [step for one in own if (step := _producer_step(one, evidence)) is not None]
+    steps += [step for record in own if (step := _producer_step(record, evidence)) is not None]
     steps += [_delivery_step(call, evidence) for call in calls]
-    measured = {ip_of(one.host): one.clock for one in own if one.clock is not None}
+    measured = {ip_of(record.host): record.clock for record in own if record.clock is not None}
     return LiveTrace(in_order(steps), dict(sorted((evidence.all_clocks() | measured).items())))
 
 
 def _distinct(carried: Iterable[CarriedEvent]) -> list[CarriedEvent]:
     """Return each event once: a client that gets no response sends its trace message again."""
     first: dict[TraceEvent, CarriedEvent] = {}
-    for one in carried:
-        earlier = first.get(one.event)
-        if earlier is None or one.traced_ms < earlier.traced_ms:
-            first[one.event] = one
+    for record in carried:
+        earlier = first.get(record.event)
+        if earlier is None or record.traced_ms < earlier.traced_ms:
+            first[record.event] = record
     return list(first.values())
 
 

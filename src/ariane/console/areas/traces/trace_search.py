@@ -67,8 +67,15 @@ async def traced_messages(services: ConsoleServices, form: TraceForm) -> TracedL
             unavailable += [str(broker) for broker in stored.unavailable]
             warnings += [f"{broker}: {reason}" for broker, reason in stored.truncated.items()]
             candidates += [
-                _Candidate(one.message_id, one.topic, " ".join(one.keys), one.tags, one.store_ms, StepSource.BROKER)
-                for one in stored.messages
+                _Candidate(
+                    message.message_id,
+                    message.topic,
+                    " ".join(message.keys),
+                    message.tags,
+                    message.store_ms,
+                    StepSource.BROKER,
+                )
+                for message in stored.messages
             ]
     from_tables, table_warnings, omitted = await _table_candidates(services, text, form.topic)
     rows = _merge_candidates([*candidates, *from_tables])
@@ -98,7 +105,7 @@ def _traced_candidates(messages: Iterable[ReceivedMessage], text: str, topic: st
                 former = former._replace(topic=event.topic, tag=event.tags, keys=keys)
             by_id[message_id] = former
     # Records of consumption do not have a topic: they belong to any.
-    return [one for one in by_id.values() if not topic or one.topic in ("", topic)]
+    return [candidate for candidate in by_id.values() if not topic or candidate.topic in ("", topic)]
 
 
 async def _table_candidates(
@@ -133,15 +140,17 @@ def _merge_candidates(candidates: Iterable[_Candidate]) -> list[TracedMessageRow
         by_id.setdefault(candidate.message_id, []).append(candidate)
     rows = []
     for message_id, some in by_id.items():
-        times = [one.at_ms for one in some if one.at_ms is not None]
+        times = [candidate.at_ms for candidate in some if candidate.at_ms is not None]
         rows.append(
             TracedMessageRow(
                 message_id=message_id,
-                topic=next((one.topic for one in some if one.topic), ""),
-                keys=[visible(key) for key in next((one.keys for one in some if one.keys), "").split()],
-                tag=visible(next((one.tag for one in some if one.tag), "")),
+                topic=next((candidate.topic for candidate in some if candidate.topic), ""),
+                keys=[
+                    visible(key) for key in next((candidate.keys for candidate in some if candidate.keys), "").split()
+                ],
+                tag=visible(next((candidate.tag for candidate in some if candidate.tag), "")),
                 at_ms=min(times, default=None),
-                sources=sorted({one.source for one in some}, key=list(StepSource).index),
+                sources=sorted({candidate.source for candidate in some}, key=list(StepSource).index),
             )
         )
     return sorted(rows, key=lambda row: (-(row.at_ms or 0), row.message_id))

@@ -153,9 +153,10 @@ async def build_live_trace(
 def groups_of(carried: Iterable[CarriedEvent], message_id: str) -> list[str]:
     """Return the consumer groups of a message's events."""
     groups = {
-        one.event.group
-        for one in carried
-        if isinstance(one.event, ConsumeStartEvent | ConsumeEndEvent) and message_id in one.event.message_id.split(",")
+        record.event.group
+        for record in carried
+        if isinstance(record.event, ConsumeStartEvent | ConsumeEndEvent)
+        and message_id in record.event.message_id.split(",")
     }
     return sorted(groups - {""})
 
@@ -189,7 +190,7 @@ def stored_copy(record: ReceivedMessage) -> StoredCopy:
 
 
 def _facts_of(carried: Sequence[CarriedEvent], message_id: str) -> TracedMessage:
-    events = [one.event for one in carried if message_id in one.event.message_id.split(",")]
+    events = [record.event for record in carried if message_id in record.event.message_id.split(",")]
     for event in events:
         if isinstance(event, PublishEvent | EndTransactionEvent) and event.topic:
             return TracedMessage(event.topic, event.tags, event.keys)
@@ -255,4 +256,4 @@ def _bounds_in_all(minutes: Sequence[dict[str, Any]]) -> HostClock:
     """Return the bounds that hold in all of these minutes; a contradiction only if there is one in each of them."""
     clocks = [HostClock(row["lower_ms"], row["upper_ms"]) for row in minutes]
     first, *others = [clock for clock in clocks if not clock.is_contradiction] or clocks[:1]
-    return reduce(lambda one, other: hull(one, other) or one, others, first)
+    return reduce(lambda clock, other: hull(clock, other) or clock, others, first)
