@@ -40,6 +40,15 @@ def _registered(spark: SparkSession) -> None:
     spark.dataSource.register(RocketMQSource)
 
 
+def test_python_processes_of_a_local_session_import_compiled_modules(spark: SparkSession) -> None:
+    def imported_from(_: int) -> str:
+        import pyspark.worker
+
+        return str(pyspark.worker.__file__)
+
+    assert ".zip" not in spark.sparkContext.parallelize([0], 1).map(imported_from).first()
+
+
 def send(servers: LocalCluster, count: int, settings: ClientSettings | None = None) -> None:
     async def work() -> None:
         instance = ClientInstance(servers.namesrv, settings or ClientSettings())

@@ -79,6 +79,12 @@ def test_the_bill_of_materials_names_vendored_files_and_locked_packages(tmp_path
     assert packages == locked
 
 
+def test_the_script_that_spark_runs_is_executable(tmp_path: Path) -> None:
+    [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with ZipFile(wheel) as archive:
+        assert archive.getinfo("ariane/spark/worker-python").external_attr >> 16 & 0o111 == 0o111
+
+
 @pytest.mark.parametrize("lock", ["requirements.lock", "requirements-spark.lock", "requirements-dev.lock"])
 def test_each_locked_package_has_hashes(lock: str) -> None:
     text = (ROOT / lock).read_text(encoding="utf-8")

@@ -150,6 +150,60 @@ def test_a_session_with_another_python_logs_a_warning(
     assert (reported in caplog.text, f"set PYSPARK_PYTHON={VENV}" in caplog.text) == (is_told, is_told)
 
 
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Path:
+    (tmp_path / "python" / "lib").mkdir(parents=True)
+    (tmp_path / "python" / "lib" / "pyspark.zip").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("environ", [{}, {"PYSPARK_PYTHON": VENV}])
+def test_a_session_of_ours_runs_compiled_modules(spark_home: Path, environ: dict[str, str]) -> None:
+    before = dict(environ)
+    with interpreter.compiled_modules(spark_home, environ, {}, VENV):
+        assert environ == {"PYSPARK_PYTHON": str(interpreter.WORKER_PYTHON), "ARIANE_WORKER_PYTHON": VENV}
+    assert environ == before
+
+
+@pytest.mark.parametrize(
+    "environ", [{"PYSPARK_PYTHON": "/usr/bin/python3"}, {"PYSPARK_GATEWAY_PORT": "1"}, {"SPARK_HOME": "/opt/spark"}]
+)
+def test_another_selected_python_or_spark_is_kept(spark_home: Path, environ: dict[str, str]) -> None:
+    before = dict(environ)
+    with interpreter.compiled_modules(spark_home, environ, {}, VENV):
+        assert environ == before
+
+
+def test_a_running_jvm_keeps_its_python(spark_home: Path) -> None:
+    modules = {"pyspark.core.context": SimpleNamespace(SparkContext=SimpleNamespace(_gateway=1))}
+    environ: dict[str, str] = {}
+    with interpreter.compiled_modules(spark_home, environ, modules, VENV):
+        assert environ == {}
+
+
+def test_a_spark_without_its_archive_of_modules_is_kept(tmp_path: Path) -> None:
+    environ: dict[str, str] = {}
+    with interpreter.compiled_modules(tmp_path, environ, {}, VENV):
+        assert environ == {}
+
+
+def test_the_script_omits_the_directory_of_spark_and_passes_arguments_on(tmp_path: Path) -> None:
+    home = tmp_path / "site packages" / "pyspark"
+    path = [f"{home}/python/lib/pyspark.zip", "/opt/a b", f"{home}/jars/spark-core.jar", "/opt/*"]
+    environ = {"PYTHONPATH": ":".join(path), "SPARK_HOME": str(home), "ARIANE_WORKER_PYTHON": sys.executable}
+    program = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
+    command = [str(interpreter.WORKER_PYTHON), "-c", program, "x y"]
+    printed = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout
+    assert printed == f"/opt/a b:/opt/*:{home.parent} ['x y']\n"
+
+
+def test_a_session_of_ours_is_no_other_python(caplog: pytest.LogCaptureFixture) -> None:
+    python = str(interpreter.WORKER_PYTHON)
+    context = SimpleNamespace(_gateway=1, _active_spark_context=SimpleNamespace(master="local[2]", pythonExec=python))
+    chosen("/usr/bin/python3", {}, {"pyspark.core.context": SimpleNamespace(SparkContext=context)})
+    assert caplog.text == ""
+
+
 # --- errors ---
 
 

@@ -14,12 +14,13 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ariane
 from ariane.errors import ConfigError
+from ariane.spark import interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,7 +145,7 @@ def get_or_create_session(
             "SparkSession.builder.remote"
         )
         raise ConfigError(remote, os.environ[remote], fix)
-    from pyspark import __version__ as spark_version
+    import pyspark
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -154,7 +155,7 @@ def get_or_create_session(
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package, path)))
     builder = SparkSession.builder.appName(name).master(master)
     settings = dict(SETTINGS)
-    if spark_version.startswith("4.0."):  # a package of its own since 4.1
+    if pyspark.__version__.startswith("4.0."):  # a package of its own since 4.1
         settings[CHECKPOINT_MANAGER] = settings[CHECKPOINT_MANAGER].replace(".checkpointing.", ".")
     if master.startswith("local"):
         settings |= LOCAL_SETTINGS
@@ -164,7 +165,10 @@ def get_or_create_session(
     for key, value in _merge_settings(settings, conf or {}).items():
         builder = builder.config(key, value)
     on_interrupt = signal.getsignal(signal.SIGINT)
-    with _stderr_to(log):
+    with ExitStack() as stack:
+        stack.enter_context(_stderr_to(log))
+        if master.startswith("local"):
+            stack.enter_context(interpreter.compiled_modules(Path(pyspark.__file__).parent))
         spark = builder.getOrCreate()
     # Spark installs its own SIGINT handler (cancel all jobs). Restore the handler of a program that had one.
     if on_interrupt is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
