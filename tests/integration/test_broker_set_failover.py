@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane import ClientSettings, Producer, SendStatus
+from ariane import Producer, SendStatus
 from ariane.errors import ArianeError
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
@@ -145,7 +145,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with Producer(self._namesrv, "P", client=ClientSettings(route_refresh_interval=1)) as producer:
+        async with Producer(self._namesrv, "P") as producer:
             tasks = [asyncio.create_task(self._send(producer, sender)) for sender in range(SENDERS)]
             tasks.append(asyncio.create_task(self._read()))
             try:

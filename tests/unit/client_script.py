@@ -48,6 +48,10 @@ class Script:
     def __init__(self, answers: dict[int, Answer]) -> None:
         self.answers = answers
         self.asked: list[Asked] = []
+        self.aborted: list[str] = []
+
+    def abort(self, addr: str) -> None:
+        self.aborted.append(addr)
 
     def of(self, code: int) -> list[Asked]:
         return [item for item in self.asked if item.code == code]

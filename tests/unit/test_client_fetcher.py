@@ -50,6 +50,7 @@ class Play:
         self.rest = list(answers)
         self.arrived: list[int] = []
         self.moved: list[int] = []
+        self.refreshes: list[int] = []  # of the routes, after how many pulls
         self.clock = FakeClock(is_auto=True)
         self.peers = Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: self._answer})
         self.queue = ProcessQueue(QUEUE, 5)
@@ -75,6 +76,7 @@ class Play:
         if self.consumed is not None:
             self.offsets.update(QUEUE, self.consumed)
 
+        client.refresh_routes_soon = lambda: self.refreshes.append(len(self.asked))
         client.broker_version = lambda addr: VERSION  # known, so no heartbeat is needed to learn it
         context = fetch_context(
             client,
@@ -161,6 +163,7 @@ def test_a_failed_pull_is_repeated_after_a_back_off(failure):
     play = Play(failure, failure, failure, END)
     assert play.asked == [5, 5, 5, 5]
     assert play.clock.elapsed_ms == pytest.approx(100 + 200 + 400)
+    assert play.refreshes == ([] if isinstance(failure, Command) else [1, 2, 3]), "another broker may serve the queue"
 
 
 @pytest.mark.parametrize("code", [24, 25, 26])

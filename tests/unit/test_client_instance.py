@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
+import msgspec
 import pytest
 from client_script import Script, instance, name_server, raising, route
 
@@ -120,6 +122,48 @@ def test_a_refresh_reports_changes_and_registers_with_new_brokers_once():
         await beats()
         assert woken == ["T", "T"]
         assert [request.addr for request in peers.of(BEAT)] == ["a:1", "b:1"]
+
+    asyncio.run(play())
+
+
+def test_failed_requests_share_a_refresh_and_the_next_ones_wait_longer():
+    peers = script(T=WITH_SLAVE)
+
+    async def play():
+        client = instance(peers)
+        await client.routes.subscribe_queues("T")
+        client.register_consumer("c", Group("c", []))
+        started_at, ends = client.clock.monotonic(), []
+        for _ in range(6):
+            first = client.refresh_routes_soon()
+            assert client.refresh_routes_soon() is first
+            await first
+            ends.append(client.clock.monotonic() - started_at)
+        assert ends[0] == 0
+        pauses = [after - before for before, after in itertools.pairwise(ends)]
+        for pause, most in zip(pauses, (0.5, 1, 2, 2, 2), strict=True):
+            assert 0.75 * most <= pause <= most
+        assert len(peers.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 7
+
+    asyncio.run(play())
+
+
+def test_requests_to_a_replaced_master_end_and_those_to_a_demoted_one_do_not():
+    topics = {"T": WITH_SLAVE}
+    peers = script()
+    peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = name_server(topics)
+
+    async def play():
+        client = instance(peers)
+        await client.routes.subscribe_queues("T")
+        client.register_consumer("c", Group("c", []))
+        for ids in ({1: "s:1"}, {0: "s:1", 1: "m:1"}, {0: "m:1", 1: "s:1"}):  # no master, a switch, and back
+            topics["T"] = msgspec.structs.replace(WITH_SLAVE, broker_datas=(BrokerData(ids, "a"),))
+            await client.refresh_routes()
+            assert peers.aborted == []
+        topics["T"] = msgspec.structs.replace(WITH_SLAVE, broker_datas=(BrokerData({0: "s:1"}, "a"),))
+        await client.refresh_routes()
+        assert peers.aborted == ["m:1"]
 
     asyncio.run(play())
 

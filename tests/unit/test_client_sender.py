@@ -18,6 +18,7 @@ from ariane.model.message import Message, MessageQueue
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.records import properties
+from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 from ariane.testing.clock import FakeClock
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -69,6 +70,40 @@ def test_the_last_error_is_raised_after_all_attempts():
     with pytest.raises(ReplyError, match="third"):
         send(peers)
     assert len(brokers_asked(peers)) == 3
+
+
+def with_slave(master: str, slave: str) -> TopicRoute:
+    return TopicRoute((BrokerData({0: master, 1: slave}, "a"),), queue_datas=(QueueData("a", 6, 6, 0, 2),))
+
+
+@pytest.mark.parametrize("failure", [ConnectionLost("a:1", "refused"), Command(14, remark="not the master")])
+def test_a_send_waits_for_the_successor_of_its_only_broker(failure: Exception | Command):
+    """At a switch of the master, a slave registers as master while the send has time left."""
+    clock, topics = FakeClock(is_auto=True), {"T": with_slave("a:1", "b:1")}
+    peers = script(*[failure] * 5, STORED)
+    peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda asked: (
+        (topics.update({"T": with_slave("b:1", "a:1")}) if clock.elapsed_ms > 1000 else None)
+        or name_server(topics)(asked)
+    )
+    assert send(peers, clock=clock).queue_offset == 1
+    assert brokers_asked(peers)[-1] == "b:1"
+    assert clock.elapsed_ms < 3000
+
+
+def test_a_send_without_a_successor_ends_at_its_deadline():
+    clock = FakeClock(is_auto=True)
+    peers = script(*[ConnectionLost("a:1", "refused")] * 20)
+    peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = name_server({"T": with_slave("a:1", "b:1")})
+    with pytest.raises(ConnectionLost):
+        send(peers, clock=clock)
+    assert 3 <= len(brokers_asked(peers)) <= 5
+    assert clock.elapsed_ms >= 3000
+
+
+def test_a_failed_send_to_a_chosen_queue_fetches_the_routes_again():
+    peers = script(ConnectionLost("x", "refused"))
+    with pytest.raises(ConnectionLost):
+        send(peers, queue=MessageQueue("T", "a", 0))
 
 
 def test_a_permanent_error_ends_the_attempts():

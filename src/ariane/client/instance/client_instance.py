@@ -14,6 +14,7 @@ import asyncio
 import functools
 import itertools
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ from ariane.client.instance.route_cache import RouteCache
 from ariane.client.instance.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, ReplyError, RequestTimeout
+from ariane.model.backoff import Backoff
 from ariane.model.ids import unique_ids
 from ariane.model.message import PGROUP
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
@@ -59,6 +61,8 @@ log = logging.getLogger("ariane.client")
 TransactionCheckHandler = Callable[[Command, Peer], None]
 
 UNREGISTER_TIMEOUT_S = 1.0
+REFRESH_BACKOFF = Backoff(first_s=0.5, longest_s=2.0)
+"""Between refreshes after failed requests, while the routes stay the same: soon enough for a new master, rare for name servers."""
 
 _numbers = itertools.count(1)
 
@@ -154,6 +158,9 @@ class ClientInstance:
         # Connections to brokers and name servers; None until the instance is open.
         self._peers: ConnectionPool | None = None
         self._routes: RouteCache | None = None  # None until the instance is open
+        self._refreshing: asyncio.Task[None] | None = None  # the refresh after the last failed request
+        self._refreshed_at = -math.inf  # monotonic time of its end
+        self._vain_refreshes = 0  # of these in a row, those that found no other routes
 
     @classmethod
     def shared_or_new(
@@ -313,14 +320,43 @@ class ClientInstance:
         await self._request_all([addr], RequestCode.HEART_BEAT, body=self._heartbeat_body())
         self._registered_brokers.add(addr)
 
-    async def refresh_routes(self) -> None:
-        """Fetch the routes of all topics in use and notify the consumer groups of changes."""
+    async def refresh_routes(self) -> bool:
+        """Fetch the routes of all topics in use and notify the consumer groups of changes. Return whether there are any.
+
+        Requests in flight to a master that another broker has replaced fail at once: a master that was cut off never answers them.
+        """
         topics = {topic for registration in self._consumers.values() for topic in registration.topics()}
+        masters = self.routes.masters()
         changed = await self.routes.refresh(topics)
+        for broker, addr in masters.items():
+            if self.routes.is_replaced(broker, addr):
+                self.peers.abort(addr)
         if changed:
             for registration in list(self._consumers.values()):
                 registration.on_routes_changed(changed)
         self.register_with_new_brokers()
+        return bool(changed)
+
+    def refresh_routes_soon(self) -> asyncio.Task[None]:
+        """Fetch the routes again, because a broker did not serve a request: another one may have replaced it.
+
+        Concurrent callers share one refresh. The first one begins at once, the next ones after REFRESH_BACKOFF.
+        """
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = self._tasks.start(self._refresh_again(), "refresh routes after a failed request")
+        return self._refreshing
+
+    async def _refresh_again(self) -> None:
+        if self._vain_refreshes:
+            # Clients that lost the same broker do not load the name servers at the same instants.
+            pause_s = REFRESH_BACKOFF.delay_s(self._vain_refreshes) * self.rng.uniform(0.75, 1)
+            await self.clock.sleep(max(0.0, self._refreshed_at + pause_s - self.clock.monotonic()))
+        has_changed = False
+        try:
+            has_changed = await self.refresh_routes()
+        finally:
+            self._refreshed_at = self.clock.monotonic()
+            self._vain_refreshes = 0 if has_changed else self._vain_refreshes + 1
 
     def register_with_new_brokers(self) -> None:
         """Send a heartbeat to brokers that a route revealed, without waiting for their responses."""

@@ -146,6 +146,19 @@ class RouteCache:
         """Return the address of the broker's master; None if it has none."""
         return self.addresses.get(broker, {}).get(MASTER_ID)
 
+    def masters(self) -> dict[str, str]:
+        """Return the addresses of all masters by broker name."""
+        return {broker: ids[MASTER_ID] for broker, ids in self.addresses.items() if MASTER_ID in ids}
+
+    def is_replaced(self, broker: str, addr: str) -> bool:
+        """Return whether another broker is the master now, and `addr` is not one of its slaves."""
+        ids = self.addresses.get(broker, {})
+        return MASTER_ID in ids and addr not in ids.values()
+
+    def has_slaves(self, broker: str) -> bool:
+        """Return whether a slave of the broker is known, which may become the master."""
+        return len(self.addresses.get(broker, {})) > 1
+
     def pull_address(self, broker: str, broker_id: int) -> BrokerAddress | None:
         """Return where to pull from, preferably from the server `broker_id`; None if the broker has no address."""
         return select_pull_address(self.addresses, broker, broker_id)

@@ -27,7 +27,7 @@ from ariane.client.instance.namespace import Namespace
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import message as names
 from ariane.model.message import MessageQueue, ReceivedMessage
-from ariane.protocol.client_rules.transient import RETRY_BACKOFF
+from ariane.protocol.client_rules.transient import NO_RESPONSE, RETRY_BACKOFF
 from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
@@ -183,6 +183,7 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
         raise ConnectionLost(queue.broker, f"not pulled: topic {queue.topic} is not subscribed")
     address = context.instance.routes.pull_address(queue.broker, process_queue.broker_id)
     if address is None:
+        context.instance.refresh_routes_soon()
         raise ConnectionLost(queue.broker, "not in the cached routes")
     if subscription.expression_type != TAG:
         await require_sql_support(address.addr, context.instance)
@@ -201,9 +202,13 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
         subscription=subscription.sub_string if options.pull_flags & SUBSCRIPTION else None,
         expression_type=subscription.expression_type,
     )
-    response = await context.instance.peers.request(
-        address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=options.settings.pull_timeout * 1000
-    )
+    try:
+        response = await context.instance.peers.request(
+            address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=options.settings.pull_timeout * 1000
+        )
+    except NO_RESPONSE:
+        context.instance.refresh_routes_soon()
+        raise
     if response.code not in PULL_RESULT_CODES:
         raise ReplyError(response.code, response.remark, address.addr)
     result = parse_pull_result(response, queue, subscription.tags_set, context.instance.namespace)

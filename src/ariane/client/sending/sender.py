@@ -4,9 +4,10 @@
     stored                                              return the result
     stored, but flush or replication was late           return the result (with retry_not_stored: another attempt)
     no connection, no response, 1 14 16 17 204 205      another attempt while attempts and time are left
+    no connection or 14, the only broker has slaves     another attempt after a refresh of the routes, while time is left
     any other response, or access denied                raise ReplyError
 
-A send to a queue that the caller chose has one attempt.
+A send to a queue that the caller chose has one attempt. The routes are fetched again if a broker did not serve a send.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Connection
 from ariane.protocol.client_rules.transient import RETRY_ELSEWHERE_CODES, is_transient
+from ariane.protocol.codes import ResponseCode
 
 log = logging.getLogger("ariane.client")
+
+NOT_SERVED_CODES = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE})  # of a broker that is not the master any more, too
 
 HELD_MAX = 16 * 1024  # bytes of a body that may wait with its send until its record is encoded
 
@@ -124,9 +128,13 @@ class MessageSender:
         if not self._in_flight.try_take(size):
             await self._in_flight.take(size)
         try:
-            if queue is not None:
+            if queue is None:
+                return await self._attempts(message)
+            try:
                 return await self._attempt(message, queue, self._clock.monotonic(), self._timeout_s)
-            return await self._attempts(message)
+            except (ConnectionLost, RequestTimeout):
+                self._instance.refresh_routes_soon()
+                raise
         finally:
             self._in_flight.release(size)
 
@@ -164,9 +172,9 @@ class MessageSender:
         # A result whose flush or replication was late (retry_not_stored): returned unless a further attempt does better.
         late_result: SendResult | None = None
         attempt = self._attempt if self._latencies is None else self._timed_attempt
-        for _ in range(self._attempts_max):
-            if now_s >= deadline:
-                break
+        attempts = 0
+        while attempts < self._attempts_max and now_s < deadline:
+            attempts += 1
             queue = self._select_queue(queues, avoid)
             avoid = queue.broker
             try:
@@ -177,6 +185,13 @@ class MessageSender:
                         return late_result
                     raise
                 last_error, now_s = error, self._clock.monotonic()
+                if is_transient(error, NOT_SERVED_CODES):
+                    refresh = self._instance.refresh_routes_soon()
+                    if self._waits_for_successor(error, queues):
+                        attempts -= 1
+                        await asyncio.wait([refresh], timeout=deadline - now_s)
+                        queues = self._instance.routes.cached_publish_queues(message.topic) or queues
+                        now_s = self._clock.monotonic()
                 continue
             if stored.status is SendStatus.SEND_OK or not self.settings.retry_not_stored:
                 return stored
@@ -184,6 +199,13 @@ class MessageSender:
         if late_result is not None:
             return late_result
         raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout * 1000)
+
+    def _waits_for_successor(self, error: Exception, queues: Sequence[MessageQueue]) -> bool:
+        """Return whether a slave of the topic's only broker may become the master that accepts the message."""
+        brokers = {queue.broker for queue in queues}
+        return (
+            len(brokers) == 1 and not isinstance(error, RequestTimeout) and self._instance.routes.has_slaves(*brokers)
+        )
 
     def _select_queue(self, queues: Sequence[MessageQueue], avoid: str | None) -> MessageQueue:
         turn = self._advance_index()
