@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from ariane.access.public_ports import Gap, find_gaps
 from ariane.console.app import create_app
 from ariane.console.http_server import ConsoleServer
 from ariane.console.security.accounts.accounts import ConsoleAccounts
@@ -18,6 +19,8 @@ from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError
+from ariane.net.listening.server_tls import ServerTls, ServerTlsOptions
+from tls_files import TestAuthority
 
 
 @pytest.fixture
@@ -30,6 +33,32 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 
     with TestClient(create_app(services()), base_url="http://127.0.0.1") as client:
         yield client
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        (40, ""),
+        (20, "TLS certificate of this console: expires in 19 days."),
+        (-1, "TLS certificate of this console: expired."),
+    ],
+)
+def test_every_page_shows_what_the_port_of_the_console_lacks(days: int, expected: str, tmp_path: Path) -> None:
+    tls = ServerTls(ServerTlsOptions(is_test=False, files=TestAuthority(tmp_path).files("console", days=days)))
+    tls.load()
+    gaps = find_gaps("192.0.2.1", ServerTlsOptions(is_test=False), has_accounts=True, access=Gap("", "", ""))
+    ConsoleAccounts(tmp_path).add("ann", ConsoleRole.ADMIN, "a long enough password")
+    settings = ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path, gaps=gaps, is_login_required=True)
+    with TestClient(create_app(open_services(settings, tls=tls)), base_url="http://127.0.0.1") as client:
+        pages = [client.get("/login"), client.get("/nothing", auth=("ann", "a long enough password"))]
+    for page in pages:
+        assert "Other machines reach this console, and connections may be plain." in page.text
+        assert ("TLS certificate of this console" in page.text, expected in page.text) == (bool(expected), True)
+
+
+def test_pages_of_a_console_on_loopback_show_no_warning(client: TestClient) -> None:
+    page = client.get("/nothing").text
+    assert "Other machines" not in page and "TLS certificate" not in page
 
 
 def test_an_unavailable_cluster_is_an_error_page(client: TestClient) -> None:

@@ -71,6 +71,7 @@ def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     where = ("-n", "10.0.0.1:9876", "--host", "10.0.0.2", "--insecure", "--port", "8081", "--data", str(tmp_path))
     settings = settings_of(monkeypatch, *where, *keys, "--read-only", "--require-login", "--trace-topic", "MyTrace")
     assert (settings.namesrv, settings.host, settings.port) == ("10.0.0.1:9876", "10.0.0.2", 8081)
+    assert [gap.name for gap in settings.gaps] == ["encryption"]
     assert settings.client is not None
     assert settings.client.credentials is not None
     assert settings.client.credentials.access_key == "rocketmq"
@@ -82,6 +83,7 @@ def test_defaults_are_those_of_ariane_up(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("ARIANE_HOME", str(tmp_path))
     settings = settings_of(monkeypatch)
     assert (settings.namesrv, settings.host, settings.port) == ("127.0.0.1:9876", "127.0.0.1", 8080)
+    assert settings.gaps == ()
     assert (settings.data_dir, settings.tables_dir) == (tmp_path / "console", tmp_path / "tables")
 
 

@@ -81,7 +81,7 @@ class ConsoleServer:
 
     async def _start(self) -> None:
         self._socket = _listen(self._settings.host, self._settings.port)
-        app = create_app(open_services(self._settings), extensions=self._extensions)
+        app = create_app(open_services(self._settings, tls=self._tls), extensions=self._extensions)
         connections = HttpConnections()
         gate = None if self._tls is None else ConnectionGate(self._tls, first_byte_s=DEADLINES_S[HEAD])
         if gate is not None:

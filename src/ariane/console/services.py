@@ -9,6 +9,7 @@ import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from ariane.access.public_ports import PortProtection
 from ariane.client.instance.settings import ClientSettings
 from ariane.client.instance.validation import name_servers
 from ariane.clock import SYSTEM_CLOCK, Clock
@@ -31,6 +32,7 @@ from ariane.console.security.audit_notes import watch_changes
 from ariane.console.security.oidc.oidc_provider import OidcProvider
 from ariane.console.security.oidc.oidc_settings import read_settings
 from ariane.console.settings import ConsoleSettings
+from ariane.net.listening.server_tls import ServerTls
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.pools.server_health import ServerHealth
 from ariane.net.tls import tls_context
@@ -47,13 +49,21 @@ class ConsoleServices:
         settings: Settings of the console.
         peers: Connections to the servers, shared by all requests.
         live: The background poll of the cluster.
+        tls: The certificate of the HTTP port; None: it is plain.
         clock: Replaced by tests.
     """
 
     def __init__(
-        self, *, settings: ConsoleSettings, peers: ConnectionPool, live: SnapshotSource, clock: Clock = SYSTEM_CLOCK
+        self,
+        *,
+        settings: ConsoleSettings,
+        peers: ConnectionPool,
+        live: SnapshotSource,
+        tls: ServerTls | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.settings = settings  # addresses, directories, limits
+        self.protection = PortProtection(tls, settings.gaps)  # of the HTTP port, which every page warns of
         self.clock = clock  # for as-of times
         self.accounts = ConsoleAccounts(settings.data_dir, clock=clock)  # those of the console, not of the brokers
         provider = read_settings(settings.data_dir)
@@ -118,17 +128,19 @@ class _FullAccess:
 
 
 @asynccontextmanager
-async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[ConsoleServices]:
-    """Yield the services of a console; close connections and background tasks at the end."""
+async def open_services(
+    settings: ConsoleSettings, *, tls: ServerTls | None = None, clock: Clock = SYSTEM_CLOCK
+) -> AsyncIterator[ConsoleServices]:
+    """Yield the services of a console; close connections and background tasks at the end. `tls` is that of its HTTP port."""
     client = settings.client or ClientSettings()
     sign = functools.partial(signing.sign, client.credentials) if client.credentials else None
-    tls = tls_context(client)
+    client_tls = tls_context(client)
     health, addresses = ServerHealth(clock), name_servers(settings.namesrv)
     async with (
-        GuardedPool(addresses, health=health, sign=sign, tls=tls, clock=clock) as peers,
-        LiveCluster(addresses, health=health, sign=sign, tls=tls, clock=clock) as live,
+        GuardedPool(addresses, health=health, sign=sign, tls=client_tls, clock=clock) as peers,
+        LiveCluster(addresses, health=health, sign=sign, tls=client_tls, clock=clock) as live,
     ):
-        services = ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)
+        services = ConsoleServices(settings=settings, peers=peers, live=live, tls=tls, clock=clock)
         try:
             async with services.alerts:
                 yield services

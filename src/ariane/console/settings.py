@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ariane.access.public_ports import Gap
 from ariane.model.topic import TRACE_TOPIC
 from ariane.net.listening.server_tls import ServerTlsOptions
 from ariane.tables.table_home import Home
@@ -27,6 +28,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         port: HTTP port; 0 selects a free one.
         client: Account that signs every request, for brokers with access control, and TLS; None: neither.
         tls: Certificate of the HTTP port; None: it is plain.
+        gaps: What the HTTP port lacks if other machines reach it.
         tables_dir: Directory of the pipeline's tables; None without a pipeline.
         trace_topic: Topic of message traces that pages show by default.
         is_read_only: Reject every change of the cluster.
@@ -39,6 +41,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     client: ClientSettings | None = None
     tls: ServerTlsOptions | None = None
+    gaps: tuple[Gap, ...] = ()
     tables_dir: Home | None = None
     trace_topic: str = TRACE_TOPIC
     is_read_only: bool = False

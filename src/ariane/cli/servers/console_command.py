@@ -76,12 +76,15 @@ def console(
     from ariane.cli.servers import run_server
     from ariane.cli.servers.public_http import check_address
 
+    tls = shared_options.http_tls_options(definitions)
+    gaps = check_address(bind, tls, insecure=insecure, server="console", has_accounts=True)
     settings = ConsoleSettings(
         namesrv=namesrv,
         host=bind,
         port=port,
         client=access.client_settings(),
-        tls=shared_options.http_tls_options(definitions),
+        tls=tls,
+        gaps=tuple(gaps),
         data_dir=data or homes.console_dir(home),
         # Also if it does not exist yet: a pipeline may create it later.
         tables_dir=homes.tables_dir(home),
@@ -89,7 +92,6 @@ def console(
         is_read_only=read_only,
         is_login_required=require_login,
     )
-    check_address(settings.host, settings.tls, insecure=insecure, server="console", has_accounts=True)
     run_server.serve(lambda: _serving(settings), log_file=log_file, until_stdin_closes=until_stdin_closes)
 
 

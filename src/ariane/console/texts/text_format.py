@@ -112,13 +112,14 @@ def ago(ms: float | None, as_of_ms: float) -> str:
     return Markup('<span title="{}">{}</span>').format(time_text(ms, 3), text)
 
 
-def expiry(days: int | None) -> str:
+def expiry(days: float | None) -> str:
     """Return when a certificate expires: `expires in 12 days`, `expired`. Empty if that is far, unknown, or there is none."""
     if days is None or days >= WARNING_DAYS:
         return ""
-    return (
-        _("expired") if days < 0 else ngettext("expires in %(days)s day", "expires in %(days)s days", days, days=days)
-    )
+    if days < 0:
+        return _("expired")
+    whole = math.floor(days)
+    return ngettext("expires in %(days)s day", "expires in %(days)s days", whole, days=whole)
 
 
 def path_segment(name: object) -> str:

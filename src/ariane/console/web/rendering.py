@@ -127,6 +127,7 @@ def _page_context(request: Request) -> dict[str, Any]:
         "preferences": preferences.current(),
         "version": ariane.__version__,
         "cluster_name": services.settings.namesrv if services else "",
+        "protection": services.protection if services else None,
         "csrf_token": identity.csrf_token if identity else "",
         "identity": identity,
         "is_limited": current_access().is_limited,  # to some topics and groups
