@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.console.security.accounts import login_limits, passwords
+from ariane.console.security import login_limits
+from ariane.console.security.accounts import passwords
 
 
 @pytest.fixture(autouse=True)

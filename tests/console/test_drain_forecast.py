@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 from simulated_loads import Moment, loads, moments
 
-from ariane.console.areas.groups.drain_forecast import DrainForecast, DrainState, forecast_drain
+from ariane.cluster.groups.drain_forecast import DrainRange, DrainState, forecast_drain
 from ariane.console.live.live_history import SLOT_MS, HistoryPoint
 
 SEEDS = range(6)
@@ -67,7 +67,7 @@ def test_states(lag: int | None, delivered_tps: float | None, lags: Sequence[His
 
 
 def test_a_busy_group_always_has_messages_in_transit() -> None:
-    expected = DrainForecast(state=DrainState.KEEPING_UP, latest_s=6)
+    expected = DrainRange(state=DrainState.KEEPING_UP, latest_s=6)
     assert forecast_drain(600, 100.0, falling(-1.0)) == expected
 
 

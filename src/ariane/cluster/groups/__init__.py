@@ -1,1 +1,1 @@
-"""Consumer groups: settings, clients, lag, rates and offsets."""
+"""Consumer groups: settings, clients, lag and when it drains, rates and offsets."""

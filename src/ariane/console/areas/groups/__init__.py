@@ -1,1 +1,1 @@
-"""Consumer groups: list, progress, clients, offsets, settings, traffic and forecast."""
+"""Consumer groups: list, progress, clients, offsets, settings, traffic, and forecasts of the lag."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from ariane.console.areas.groups.drain_forecast import DrainForecast, forecast_drain
+from ariane.cluster.groups.drain_forecast import DrainState, forecast_drain
 from ariane.console.areas.overview.column_times import ColumnTime, column_times, oldest_ms
 from ariane.console.live.live_history import LiveHistory, group_key
 from ariane.console.live.live_snapshot import GroupRow
@@ -25,6 +25,18 @@ class GroupListQuery(ListQuery):
     pending messages; deadLetters: with dead letters; unknown: with a value that is not known, because a broker does not respond."""
     system: bool = False
     """Include groups of the broker and of tools."""
+
+
+class DrainForecast(View):
+    """When the lag will be consumed."""
+
+    state: DrainState
+    """drained: nothing is pending; keepingUp: only messages in transit are; draining: consumed within the range; uncertain: the
+    rate is too uneven to say whether it shrinks; never: it does not shrink; unknown: a value is missing."""
+    earliest_s: float | None
+    """Seconds at the best rate; null if it never drains, or unknown."""
+    latest_s: float | None
+    """Seconds at the worst rate; null if it would not drain at that, or unknown."""
 
 
 class GroupListRow(View):
@@ -158,6 +170,6 @@ def list_row(row: GroupRow, history: LiveHistory, *, is_inconsistent: bool | Non
         state=state_of(row),
         blocked_queues=None if row.blocked is None else len(row.blocked),
         blocked_since_ms=min((queue.since_ms for queue in row.blocked or ()), default=None),
-        forecast=forecast_drain(lag, row.tps, history.series(group_key(row.group), "lag")),
+        forecast=DrainForecast.of(forecast_drain(lag, row.tps, history.series(group_key(row.group), "lag"))),
         is_inconsistent=is_inconsistent,
     )

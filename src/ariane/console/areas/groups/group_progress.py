@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ariane.cluster.groups.consumer_status import BlockedQueue, find_blocked, queue_owners
+from ariane.cluster.groups.drain_forecast import forecast_drain
 from ariane.cluster.groups.group_lag import GroupLag, QueueLag, UnconsumedAges, total_of
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.brokers.server_views import lag_chart
-from ariane.console.areas.groups.drain_forecast import DrainForecast, forecast_drain
+from ariane.console.areas.groups.group_list import DrainForecast
 from ariane.console.areas.reports.chart_history import ChartRange, RangeName, chart_history
 from ariane.console.limits.access import current_access
 from ariane.console.live.client_states import SharedStates
@@ -181,7 +182,7 @@ async def group_progress(services: ConsoleServices, group: str, query: ProgressQ
         oldest_age_ms=max((row.oldest_age_ms for row in rows if row.oldest_age_ms is not None), default=None),
         clients=0 if connections is None else connections.clients,
         is_broadcasting=connections is not None and connections.is_broadcasting,
-        forecast=forecast_drain(lag.total, lag.consume_tps, lags),
+        forecast=DrainForecast.of(forecast_drain(lag.total, lag.consume_tps, lags)),
         topics=topic_rows(rows, lag.queues),
         blocked=[blocked_row(queue) for queue in blocked],
         chart_range=history.range,

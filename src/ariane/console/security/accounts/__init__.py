@@ -1,1 +1,1 @@
-"""Accounts of the console: passwords, roles, sessions, log-ins and their limits."""
+"""Accounts of the console: passwords, roles, sessions, and log-ins."""

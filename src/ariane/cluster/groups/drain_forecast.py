@@ -11,7 +11,7 @@ segment with its error, and of the rate at which a steady change of the traffic 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from math import sqrt
@@ -19,8 +19,6 @@ from statistics import median
 from typing import NamedTuple
 
 from ariane.cluster.lag import KEEPING_UP_S
-from ariane.console.live.live_history import HistoryPoint
-from ariane.console.web.view_model import View
 
 WINDOW_S = 1_800  # older samples are ignored
 POLL_S_MAX = 180  # a poll of all groups of a large cluster takes no longer
@@ -37,50 +35,53 @@ MARGIN = 0.15  # least half width of the range, as a share of the rate: traffic 
 class DrainState(StrEnum):
     """What the rates say about the lag."""
 
-    DRAINED = "drained"
-    KEEPING_UP = "keepingUp"
-    DRAINING = "draining"
-    UNCERTAIN = "uncertain"
-    NEVER = "never"
-    UNKNOWN = "unknown"
+    DRAINED = "drained"  # nothing is pending
+    KEEPING_UP = "keepingUp"  # only messages in transit are
+    DRAINING = "draining"  # consumed within the range
+    UNCERTAIN = "uncertain"  # the rate is too uneven to say whether the lag shrinks
+    NEVER = "never"  # it does not shrink
+    UNKNOWN = "unknown"  # a value is missing
 
 
-class DrainForecast(View):
-    """When the lag will be consumed."""
+class DrainRange(NamedTuple):
+    """When the lag will be consumed.
+
+    Attributes:
+        earliest_s: Seconds at the best rate; None if it never drains, or unknown.
+        latest_s: Seconds at the worst rate; None if it would not drain at that, or unknown.
+    """
 
     state: DrainState
-    """drained: nothing is pending; keepingUp: only messages in transit are; draining: consumed within the range; uncertain: the
-    rate is too uneven to say whether it shrinks; never: it does not shrink; unknown: a value is missing."""
     earliest_s: float | None = None
-    """Seconds at the best rate; null if it never drains, or unknown."""
     latest_s: float | None = None
-    """Seconds at the worst rate; null if it would not drain at that, or unknown."""
 
 
-def forecast_drain(lag: int | None, delivered_tps: float | None, lags: Sequence[HistoryPoint]) -> DrainForecast:
+def forecast_drain(
+    lag: int | None, delivered_tps: float | None, lags: Iterable[tuple[int, float | None]]
+) -> DrainRange:
     """Return when a lag will be consumed.
 
     Args:
         lag: Messages not consumed yet; None if unknown.
         delivered_tps: Messages delivered per second now; None if unknown.
-        lags: Lag over time, oldest first; unknown values are ignored.
+        lags: Lag over time, oldest first: milliseconds, and a lag, which is ignored if it is unknown.
     """
     if lag == 0:
-        return DrainForecast(state=DrainState.DRAINED)
+        return DrainRange(state=DrainState.DRAINED)
     if lag is None or lag < 0:
-        return DrainForecast(state=DrainState.UNKNOWN)
+        return DrainRange(state=DrainState.UNKNOWN)
     if delivered_tps and lag <= delivered_tps * KEEPING_UP_S:
         # In balance: deliveries follow what is stored, and a change of the lag is noise.
-        return DrainForecast(state=DrainState.KEEPING_UP, latest_s=lag / delivered_tps)
+        return DrainRange(state=DrainState.KEEPING_UP, latest_s=lag / delivered_tps)
     samples = _samples(lags)
     if len(samples) <= SHORTEST:
-        return DrainForecast(state=DrainState.UNKNOWN)
+        return DrainRange(state=DrainState.UNKNOWN)
     worst, best = _range(samples, lag)
     if best <= 0:
-        return DrainForecast(state=DrainState.NEVER)
+        return DrainRange(state=DrainState.NEVER)
     if worst <= 0:
-        return DrainForecast(state=DrainState.UNCERTAIN, earliest_s=lag / best)
-    return DrainForecast(state=DrainState.DRAINING, earliest_s=lag / best, latest_s=lag / worst)
+        return DrainRange(state=DrainState.UNCERTAIN, earliest_s=lag / best)
+    return DrainRange(state=DrainState.DRAINING, earliest_s=lag / best, latest_s=lag / worst)
 
 
 class _Sample(NamedTuple):
@@ -97,8 +98,8 @@ class _Interval(NamedTuple):
     rate: float  # messages per second by which the lag shrank; negative if it grew
 
 
-def _samples(lags: Sequence[HistoryPoint]) -> list[_Sample]:
-    samples = [_Sample(point.ms / 1000, point.value) for point in lags if point.value is not None]
+def _samples(lags: Iterable[tuple[int, float | None]]) -> list[_Sample]:
+    samples = [_Sample(ms / 1000, lag) for ms, lag in lags if lag is not None]
     return _without_repeated([sample for sample in samples if sample.seconds >= samples[-1].seconds - WINDOW_S])
 
 
