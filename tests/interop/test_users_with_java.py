@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ariane.testing import LocalCluster, java
+from planted_secrets import leaks
 
 pytestmark = pytest.mark.interop
 
@@ -79,16 +80,17 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tupl
 
 
 def run_admin(home: Path, namesrv: str, addr: str, *lines: str) -> list[str]:
-    """Return the output of each command that root signs, without stack traces, passwords and addresses."""
+    """Return the output of each command that root signs."""
     (home / "conf").mkdir(exist_ok=True)
     (home / "conf" / "tools.yml").write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
     printed = java.V5.run("ariane.peers.Admin", [namesrv, *(line.format(addr) for line in lines)], home=home)
     outputs = re.split(r"^#### \d+$", "\n".join(printed), flags=re.MULTILINE)[: len(lines)]
     assert len(outputs) == len(lines), printed
-    return [normalized(output, addr) for output in outputs]
+    return outputs
 
 
 def normalized(output: str, addr: str) -> str:
+    """Return an output without stack traces, passwords and addresses."""
     lines = [
         line for line in output.strip().splitlines() if not re.match(r"\s+at |\s*\.\.\. |Caused by.*SubCommand", line)
     ]
@@ -97,7 +99,10 @@ def normalized(output: str, addr: str) -> str:
 
 
 def test_commands_print_the_same(servers: dict[str, tuple[str, str]], tmp_path: Path) -> None:
-    outputs = {kind: run_admin(tmp_path, *server, *COMMANDS) for kind, server in servers.items()}
+    printed = {kind: run_admin(tmp_path, *server, *COMMANDS) for kind, server in servers.items()}
+    secrets = (ROOT[1], INNER[1], "alice-secret", "bob-secret")
+    assert leaks({line: text.encode() for line, text in zip(COMMANDS, printed["ariane"], strict=True)}, secrets) == []
+    outputs = {kind: [normalized(text, servers[kind][1]) for text in texts] for kind, texts in printed.items()}
     expected = [
         theirs.replace(
             "The source ip is invalid.", "sourceIps = '10.1.2.*': expected an IP address or a network like 10.1.0.0/16"

@@ -207,6 +207,15 @@ def test_invalid_json_is_a_protocol_error(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", [b'{"password":a-secret}', b'{"password":"\\a-secret"}', b'{"password":"\\ua-secret"}']
+)
+def test_an_error_about_json_quotes_one_character(text: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"found '?\\?[au]") as error:
+        fastjson.read(text)
+    assert "a-s" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [
         ({0: "a"}, b'{0:"a"}'),

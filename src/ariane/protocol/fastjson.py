@@ -188,7 +188,8 @@ class _Reader:
 
     def _fault(self, expected: str) -> ProtocolError:
         position = self._position if self._kind is None else self._position - len(self._token)
-        token = "the end" if self._kind == "end" else repr(self._text[position : position + 20])
+        # One character: the text may be a password, and errors are logged.
+        token = "the end" if self._kind == "end" else repr(self._text[position : position + 1])
         return ProtocolError(f"JSON at {position}: expected {expected}, found {token}")
 
     def _value(self, depth: int, in_key: bool) -> Any:
@@ -277,7 +278,7 @@ def _character(escape: re.Match[str]) -> str:
     if escape[2] in _ESCAPES:
         return _ESCAPES[escape[2]]
     expected = "four hex digits behind \\u" if escape[2] == "u" else "an escape"
-    raise ProtocolError(f"JSON: expected {expected}, found {escape.string[escape.start() : escape.start() + 20]!r}")
+    raise ProtocolError(f"JSON: expected {expected}, found \\{escape[2]}")
 
 
 # --- writing -----------------------------------------------------------------------------------------------------------
