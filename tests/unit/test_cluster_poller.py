@@ -215,18 +215,6 @@ def test_nothing_is_requested_twice_and_no_size_without_a_number() -> None:
     assert statistics == {"TOPIC_PUT_NUMS@T", "GROUP_GET_NUMS@T@G", "BROKER_PUT_NUMS@c", "BROKER_GET_NUMS@c"}
 
 
-def test_an_exporter_names_what_its_own_port_lacks() -> None:
-    async def run() -> list[Any]:
-        source = ExporterSource(ClusterPoller(Servers(), ["ns"], detail_wait_s=10), ["access", "encryption"])
-        return [
-            list(samples)
-            for metric, samples in await source.families(None)
-            if metric.name == "ariane_exporter_insecure"
-        ]
-
-    assert asyncio.run(run()) == [[(("access",), 1), (("encryption",), 1)]]
-
-
 def test_deleted_groups_and_topics_disappear_with_the_next_poll() -> None:
     servers = Servers()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import urllib.request
 from pathlib import Path
@@ -11,21 +12,25 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from ariane.access.public_ports import Gap, PortProtection
 from ariane.audit.server_audit_log import AuditState
 from ariane.cli.servers.collect_command import _metrics_state
 from ariane.errors import ConfigError
 from ariane.metrics.client_collector import ClientCollector
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS, CollectorSource
 from ariane.metrics.endpoint import LOOPBACK, serve_in_thread
-from ariane.metrics.families import MetricTable, read
+from ariane.metrics.families import Family, MetricTable, read
 from ariane.metrics.name_server_source import NAME_SERVER_METRICS, RegisteredBroker, ScrapedNameServer
+from ariane.metrics.port_metrics import WithPort
 from ariane.metrics_collector.publisher import PollingRound
 from ariane.metrics_collector.sample import Sample
 from ariane.model.clock_offset import ClockOffset
+from ariane.net.listening.server_tls import ServerTls, ServerTlsOptions
 from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS, PipelineSource, PipelineState
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, write_status
 from ariane.tables.table_format import DataFile, TableVersion
+from tls_files import TestAuthority
 
 
 def values(table: MetricTable, state: object) -> dict[str, dict[tuple[str, ...], object]]:
@@ -100,6 +105,27 @@ def test_the_name_server() -> None:
         "ariane_nameserver_audit_pending_records": {(): 20},
         "ariane_nameserver_audit_lost_records_total": {(): 1},
     }
+
+
+class NoFamilies:
+    async def families(self, timeout_s: float | None) -> list[Family]:
+        return []
+
+
+@pytest.mark.parametrize("days", [20, -1, None])
+def test_a_program_reports_the_state_of_its_own_port(days: int | None, tmp_path: Path) -> None:
+    tls = None
+    if days is not None:
+        tls = ServerTls(ServerTlsOptions(is_test=False, files=TestAuthority(tmp_path).files("metrics", days=days)))
+        tls.load()
+    gaps = [Gap("access", "anyone can read it", "accounts"), Gap("encryption", "connections are plain", "TLS")]
+    source = WithPort(NoFamilies(), "ariane_exporter", PortProtection(tls, gaps))
+    found = {metric.name: dict(samples) for metric, samples in asyncio.run(source.families(None))}
+    assert found.pop("ariane_exporter_insecure") == {("access",): 1, ("encryption",): 1}
+    (remaining,) = found.values()
+    assert [round(value) for value in remaining.values() if isinstance(value, float)] == (
+        [] if days is None else [days]
+    )
 
 
 class Consumer:

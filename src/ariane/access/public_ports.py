@@ -53,6 +53,11 @@ class PortProtection:
         self._tls = tls
         self.gaps = tuple(gaps)
 
+    @property
+    def gap_names(self) -> tuple[str, ...]:
+        """Names of the gaps, for labels of metrics."""
+        return tuple(gap.name for gap in self.gaps)
+
     def certificate_days(self) -> float | None:
         """Return the days until the certificate expires, negative if it has; None without one from a file."""
         return None if self._tls is None else self._tls.days_left()

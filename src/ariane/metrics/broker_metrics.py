@@ -15,6 +15,7 @@ from ariane.audit.server_audit_log import AuditState
 from ariane.metrics.audit_metrics import audit_metrics
 from ariane.metrics.families import HistogramValue, Metric, MetricSample, MetricTable
 from ariane.metrics.limit_metrics import limit_metrics
+from ariane.metrics.port_metrics import port_metrics
 from ariane.net.limits.quotas import LimitState
 
 _LABELS = ("cluster", "broker", "broker_id")
@@ -82,11 +83,6 @@ def _slave_lags(broker: BrokerInternals) -> Iterator[MetricSample]:
         yield (*broker.labels, addr), max(0, broker.log_end - offset)
 
 
-def _gaps(broker: BrokerInternals) -> Iterator[MetricSample]:
-    for gap in broker.gaps:
-        yield (*broker.labels, gap), 1
-
-
 BROKER_METRICS: MetricTable = {
     Metric("ariane_broker_put_duration_seconds", "histogram", "Duration of a send until it is stored, waits for the disk and"
            " slaves included.", _LABELS, "s"): _value("put_durations"),
@@ -98,10 +94,7 @@ BROKER_METRICS: MetricTable = {
     Metric("ariane_broker_connections", "gauge", "Open connections.", _LABELS): _value("connections"),
     Metric("ariane_broker_delayed_overdue_seconds", "gauge", "Time for which a delayed message has been due; 0 if none is.",
            _LABELS, "s"): _value("delayed_overdue_s"),
-    Metric("ariane_broker_certificate_remaining_days", "gauge", "Days until the TLS certificate of the ports expires; negative"
-           " afterwards.", _LABELS): _value("certificate_days"),
-    Metric("ariane_broker_insecure", "gauge", "1 for each protection that the ports lack towards other machines.",
-           (*_LABELS, "gap")): _gaps,
+    **port_metrics("ariane_broker", _LABELS),
     Metric("ariane_broker_disk_used_ratio", "gauge", "Used share of the commit log's disk, 0 to 1.", _LABELS):
         _value("disk_used_ratio"),
     Metric("ariane_broker_commit_log_end_bytes", "gauge", "End of the commit log.", _LABELS, "bytes"): _value("log_end"),

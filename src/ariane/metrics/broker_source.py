@@ -195,7 +195,7 @@ class BrokerSource:
             connections=services.server.connection_count,
             delayed_overdue_s=overdue_ms / 1000,
             certificate_days=services.protection.certificate_days(),
-            gaps=tuple(gap.name for gap in services.protection.gaps),
+            gaps=services.protection.gap_names,
             disk_used_ratio=runtime_metrics.number(state.runtime, "commitLogDiskRatio"),
             log_end=store.commit_log_max,
             unflushed_bytes=store.commit_log_max - store.flushed,

@@ -14,6 +14,7 @@ from ariane.metrics import families
 from ariane.metrics.audit_metrics import audit_metrics
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
 from ariane.metrics.limit_metrics import limit_metrics
+from ariane.metrics.port_metrics import port_metrics
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.limits.quotas import LimitState
 from ariane.net.server import RemotingServer
@@ -47,7 +48,7 @@ class ScrapedNameServer(msgspec.Struct, frozen=True):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Values of the labels of the limits: none."""
+        """Values of the labels that all its metrics have: none."""
         return ()
 
 
@@ -71,11 +72,6 @@ def _brokers(state: ScrapedNameServer) -> Iterator[MetricSample]:
         yield (cluster,), count
 
 
-def _certificate_days(state: ScrapedNameServer) -> Iterator[MetricSample]:
-    if state.certificate_days is not None:
-        yield (), state.certificate_days
-
-
 NAME_SERVER_METRICS: MetricTable = {
     Metric("ariane_nameserver_brokers", "gauge", "Registered brokers, slaves included.", ("cluster",)): _brokers,
     Metric("ariane_nameserver_topics", "gauge", "Topics that a broker has registered.", ("cluster", "broker")): _topics,
@@ -83,10 +79,7 @@ NAME_SERVER_METRICS: MetricTable = {
            ("cluster", "broker", "broker_id", "addr"), "s"): _silences,
     Metric("ariane_nameserver_connections", "gauge", "Open connections of brokers and clients."):
         lambda state: iter([((), state.connections)]),
-    Metric("ariane_nameserver_certificate_remaining_days", "gauge", "Days until the TLS certificate of the port expires;"
-           " negative afterwards."): _certificate_days,
-    Metric("ariane_nameserver_insecure", "gauge", "1 for each protection that the port lacks towards other machines.",
-           ("gap",)): lambda state: iter([((gap,), 1) for gap in state.gaps]),
+    **port_metrics("ariane_nameserver"),
     **limit_metrics("ariane_nameserver", ()),
     **audit_metrics("ariane_nameserver", ()),
 }  # fmt: skip
@@ -122,7 +115,7 @@ class NameServerSource:
             if (seen_ms := self._routes.last_registration_ms(addr)) is not None
         ]
         topics = {(broker.cluster, name): self._routes.topic_count(name) for name, broker in table.items()}
-        days, gaps = self._protection.certificate_days(), tuple(gap.name for gap in self._protection.gaps)
+        days, gaps = self._protection.certificate_days(), self._protection.gap_names
         limits = tuple(self._server.limits.quotas.states(asyncio.get_running_loop().time()))
         audit = None if self._audit is None else self._audit.state
         return ScrapedNameServer(tuple(registrations), topics, self._server.connection_count, days, gaps, limits, audit)

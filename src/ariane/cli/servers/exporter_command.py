@@ -34,12 +34,14 @@ def exporter(
     Polls all brokers at each scrape. Names and labels are those of Apache's
     rocketmq-exporter. Runs until SIGINT or SIGTERM.
     """
+    from ariane.access.public_ports import PortProtection
     from ariane.cli.servers import run_server
     from ariane.cli.servers.public_http import check_address
     from ariane.cluster.connection import ClusterConnection
     from ariane.metrics.endpoint import MetricsEndpoint
     from ariane.metrics.polling.cluster_poller import ClusterPoller
     from ariane.metrics.polling.exporter import ExporterSource
+    from ariane.metrics.port_metrics import WithPort
     from ariane.net.listening.server_tls import watched_tls
 
     run_server.log_warnings()
@@ -52,9 +54,8 @@ def exporter(
                 poller = ClusterPoller(cluster.peers, namesrv.split(";"), detail_wait_s=detail_wait)
                 try:
                     async with contextlib.AsyncExitStack() as running:
-                        endpoint = MetricsEndpoint(
-                            ExporterSource(poller, [gap.name for gap in gaps]), bind, port, tls=tls
-                        )
+                        source = WithPort(ExporterSource(poller), "ariane_exporter", PortProtection(tls, gaps))
+                        endpoint = MetricsEndpoint(source, bind, port, tls=tls)
                         await running.enter_async_context(endpoint)
                         if tls is not None:
                             await running.enter_async_context(signals.reload_on_hang_up(tls.reload, stop.set))

@@ -5,7 +5,7 @@ Prometheus ─GET /metrics→ MetricsEndpoint → ExporterSource → ClusterPoll
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ariane.metrics import families
 from ariane.metrics.cluster_metrics import EXPORTER_METRICS
@@ -38,18 +38,11 @@ POLL_METRICS: MetricTable = {
 }  # fmt: skip
 
 
-PORT_METRICS: MetricTable = {
-    Metric("ariane_exporter_insecure", "gauge", "1 for each protection that the port of the exporter lacks towards other"
-           " machines.", ("gap",)): lambda gaps: iter([((gap,), 1) for gap in gaps]),
-}  # fmt: skip
-
-
 class ExporterSource:
     """Polls the cluster for each scrape."""
 
-    def __init__(self, poller: ClusterPoller, gaps: Sequence[str] = ()) -> None:
+    def __init__(self, poller: ClusterPoller) -> None:
         self._poller = poller
-        self._gaps = gaps  # protections that its own port lacks towards other machines
 
     async def families(self, timeout_s: float | None) -> list[Family]:
         """Return the families of the cluster and of the poll."""
@@ -58,8 +51,4 @@ class ExporterSource:
             # A scrape that is late is lost as a whole: the poll has to end before Prometheus stops waiting.
             base_s = max(TIMEOUT_MARGIN_S, timeout_s - TIMEOUT_MARGIN_S - self._poller.detail_wait_s)
         polled = await self._poller.poll(base_s)
-        return (
-            families.read(PORT_METRICS, self._gaps)
-            + families.read(POLL_METRICS, polled)
-            + families.read(EXPORTER_METRICS, polled.snapshot)
-        )
+        return families.read(POLL_METRICS, polled) + families.read(EXPORTER_METRICS, polled.snapshot)
