@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane import Producer, SendStatus
+from ariane import Admin, Producer, SendStatus
 from ariane.errors import ArianeError
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
@@ -22,11 +22,10 @@ from ariane.protocol.records import record
 from ariane.protocol.records.record import Record as StoredRecord
 from ariane.protocol.requests.admin import CreateTopic, TopicRef
 from ariane.protocol.requests.clients import LockBatch, LockBatchResponse, WireQueue
-from ariane.protocol.requests.failover import MemberRequest
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
 from ariane.store.check.reader import read_log
 from etcd_cluster import PROGRAM, REASON, EtcdCluster
-from failover_processes import TTL_S, BrokerSet, broker_set
+from failover_processes import BROKER_NAME, TTL_S, BrokerSet, broker_set
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=REASON)
 
@@ -346,10 +345,10 @@ def test_a_planned_switch_loses_nothing(running: RunningSet, record_property: Re
         successor = next(name for name in brokers.members if name != former)
         async with load.running():
             await load.sent(50)
-            request = MemberRequest("handover", successor, 0)
-            addr = brokers.members[former].addr
-            await brokers.peers.request_ok(addr, RequestCode.MEMBER_REQUEST, request)
-            assert await brokers.master(other_than=former) == successor
+            async with Admin(running.namesrv) as admin:
+                switch = await admin.switch_master(BROKER_NAME, successor)
+            assert switch is not None
+            assert (switch.former, switch.master) == (former, successor)
             await load.sent(20)
             assert await asyncio.to_thread(brokers.members[successor].stop) == 0
             third = await brokers.master(other_than=successor)

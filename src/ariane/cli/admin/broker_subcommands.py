@@ -37,6 +37,11 @@ def register(app: Application) -> None:
         "ariane broker set brokerPermission 4 -c DefaultCluster --dry-run",
     )(set_config)
     app.command("clean", "ariane broker clean --expired-log -b broker-a --dry-run")(clean)
+    app.command(
+        "switch",
+        "ariane broker switch broker-a --dry-run",
+        "ariane broker switch broker-a --to b",
+    )(switch)
     app.command("stop-writes", "ariane broker stop-writes broker-a")(stop_writes)
     app.command("allow-writes", "ariane broker allow-writes broker-a")(allow_writes)
 
@@ -134,6 +139,25 @@ def clean(
 
     changes = session.run(work)
     session.show(changes_data(changes), *(f"{change.addr}: {change.summary}: done" for change in changes))
+
+
+def switch(
+    broker: BrokerNameOnly,
+    *,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="MEMBER", help="Member of the in-sync set that becomes the master.")
+    ] = None,
+    session: ChangeSession,
+) -> None:
+    """Let another member of a broker set with failover become its master.
+
+    The master waits until the in-sync set has all of its messages, then hands its lease over: nothing acknowledged is lost.
+    """
+    result = session.run(lambda admin: admin.switch_master(broker, to))
+    assert result is not None  # a dry run has ended
+    session.show(
+        result, f"{result.master} is the master of {broker} instead of {result.former}, after {result.seconds:.1f} s"
+    )
 
 
 def stop_writes(broker: BrokerNameOnly, session: ChangeSession) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
     from ariane.cluster.connection import Answers, BrokerServer
     from ariane.cluster.servers.broker_runtime import RuntimeInfo
+    from ariane.cluster.servers.broker_sets import BrokerSet
     from ariane.reports.report import Table
 
 app = create_app("Print the state of all servers, and change settings of the name servers.")
@@ -26,11 +27,14 @@ NewValue = Annotated[str, typer.Argument(metavar="VALUE", help="New value.")]
 
 @app.command("status", "ariane cluster status", "ariane cluster status --json -n 10.0.0.1:9876")
 def status(*, cluster: ClusterName = None, session: AdminSession) -> None:
-    """Print rates and disk usage of all masters and slaves.
+    """Print rates and disk usage of brokers, and the state of broker sets.
+
+    Broker sets have failover: each member shows why it may not become the master.
 
     Rates are those of the last 10 seconds. Exit status: 1 if a broker did not respond.
     """
     from ariane.cli.mqadmin.commands.broker_commands import server_data
+    from ariane.cluster.servers.broker_sets import broker_set
 
     async def work(admin: Admin) -> tuple[list[BrokerServer], Answers[RuntimeInfo]]:
         servers = await admin.select_brokers(cluster=cluster, with_slaves=True)
@@ -38,8 +42,12 @@ def status(*, cluster: ClusterName = None, session: AdminSession) -> None:
 
     servers, answers = session.read(work)
     runtimes = dict(answers.values)
-    data = [server_data(server, runtimes.get(server)) for server in servers]
-    session.show(data, _status_table(servers, runtimes))
+    by_broker: dict[str, list[RuntimeInfo]] = {}
+    for server, runtime in runtimes.items():
+        by_broker.setdefault(server.broker, []).append(runtime)
+    sets = [found for broker, reported in sorted(by_broker.items()) if (found := broker_set(broker, reported))]
+    data = [server_data(server, runtimes.get(server)) | _member_data(server, sets) for server in servers]
+    session.show(data, _status_table(servers, runtimes), *([_sets_table(sets)] if sets else []))
     session.finish(answers.unavailable)
 
 
@@ -62,6 +70,31 @@ def _status_table(servers: list[BrokerServer], runtimes: Mapping[BrokerServer, R
         Column("disk", "%"), Column("started", "UTC"),
     )  # fmt: skip
     return Table("Servers", columns, tuple(rows))
+
+
+def _member_data(server: BrokerServer, sets: list[BrokerSet]) -> dict[str, object]:
+    for brokers in sets:
+        for member in brokers.members:
+            if member.addr == server.addr:
+                state = {**member._asdict(), "in_sync": member.name in brokers.in_sync, "lag": brokers.lag(member)}
+                return {"failover": state}
+    return {}
+
+
+def _sets_table(sets: list[BrokerSet]) -> Table:
+    from ariane.reports.report import Column, Table
+
+    rows = tuple(
+        (brokers.broker, member.name, member.role.lower(), member.epoch, "yes" if member.name in brokers.in_sync else "no",
+         brokers.lag(member), member.refusal)
+        for brokers in sets
+        for member in brokers.members
+    )  # fmt: skip
+    columns = (
+        Column("broker"), Column("member"), Column("role"), Column("epoch"), Column("in sync"), Column("lag", "B"),
+        Column("not promoted because"),
+    )  # fmt: skip
+    return Table("Broker sets", columns, rows)
 
 
 @app.command("config", "ariane cluster config -n '10.0.0.1:9876;10.0.0.2:9876'")

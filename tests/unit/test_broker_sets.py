@@ -1,0 +1,123 @@
+"""Broker sets with failover: what members report, and planned switches."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from ariane import Admin
+from ariane.cluster.servers.broker_runtime import parse_runtime
+from ariane.cluster.servers.broker_sets import SWITCH_LIMIT_S, MasterSwitch, broker_set
+from ariane.errors import ArianeError, ConfigError, NotFound, ServerUnavailable, UsageError
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
+from ariane.protocol.requests.routing import KvTableBody
+from ariane.testing.clock import FakeClock
+from scripted_peers import MASTER, NAMES, SLAVE, Script, ScriptedPeers
+
+RUNTIME = RequestCode.GET_BROKER_RUNTIME_INFO
+PLAIN = {
+    "brokerVersionDesc": "V4_9_4",
+    "bootTimestamp": "1",
+    **dict.fromkeys(
+        ("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning"), "0"
+    ),
+}
+
+
+def member(
+    name: str, role: str, *, epoch: int = 3, end: int = 100, in_sync: str = "a,b", refusal: str = ""
+) -> dict[str, str]:
+    return PLAIN | {
+        "failoverMember": name, "failoverRole": role, "failoverEpoch": str(epoch), "failoverSet": in_sync,
+        "failoverRefusal": refusal, "commitLogMaxOffset": str(end),
+    }  # fmt: skip
+
+
+def test_the_view_of_the_master_counts():
+    former = parse_runtime("a:1", member("a", "FOLLOWER", epoch=2, end=80, in_sync="a,b,c", refusal="late"))
+    master = parse_runtime("a:2", member("b", "MASTER", epoch=3, end=100, in_sync="b"))
+    found = broker_set("broker-a", [former, master])
+    assert found is not None
+    assert found.master == found.members[1]
+    assert found.in_sync == ("b",)
+    assert [found.lag(item) for item in found.members] == [20, 0]
+    alone = broker_set("broker-a", [former])
+    assert alone is not None
+    assert (alone.master, alone.in_sync, alone.lag(alone.members[0])) == (None, ("a", "b", "c"), None)
+    assert broker_set("broker-a", [parse_runtime("a:1", PLAIN)]) is None
+
+
+def answer(*, agrees: bool) -> bytes:
+    return msgspec.json.encode(MemberAnswer("a", 3, 3, 100, "", agrees))
+
+
+def switch(
+    successor: str | None, later: dict[str, str], *, agrees: bool = True, is_dry_run: bool = False, **second: str
+):
+    """Switch from a at MASTER to b at SLAVE; `later` is what b reports after the hand-over."""
+    is_over = False
+
+    def hand_over(header: MemberRequest) -> bytes:
+        nonlocal is_over
+        is_over = True
+        assert header == MemberRequest("handover", successor or "", 0)
+        return answer(agrees=agrees)
+
+    values = {"refusal": "", "in_sync": "a,b"} | second
+    script: Script = {
+        (MASTER, RUNTIME): lambda header: KvTableBody(member("a", "FOLLOWER" if is_over else "MASTER", in_sync=values["in_sync"])),
+        (SLAVE, RUNTIME): lambda header: KvTableBody(
+            later if is_over else member("b", "FOLLOWER", epoch=0, refusal=values["refusal"])
+        ),
+        (MASTER, RequestCode.MEMBER_REQUEST): hand_over,
+    }  # fmt: skip
+
+    async def play() -> MasterSwitch | None:
+        async with Admin(NAMES, peers=ScriptedPeers(script), is_dry_run=is_dry_run) as admin:
+            result = await admin.switch_master("broker-a", successor, clock=FakeClock(is_auto=True))
+            assert is_over is not is_dry_run
+            return result
+
+    return asyncio.run(play())
+
+
+def test_a_switch_is_over_when_the_successor_serves():
+    for successor in ("b", None):
+        result = switch(successor, member("b", "MASTER", epoch=4))
+        assert (result.former, result.master) == ("a", "b")
+
+
+def test_a_dry_run_changes_nothing():
+    assert switch("b", {}, is_dry_run=True) is None
+
+
+@pytest.mark.parametrize(
+    ("successor", "options", "error", "text"),
+    [
+        ("a", {}, UsageError, "is the master of broker-a already"),
+        ("x", {}, NotFound, "no member x; expected one of: b"),
+        ("b", {"in_sync": "a"}, UsageError, "not in the in-sync set of broker-a: a"),
+        (None, {"in_sync": "a"}, ServerUnavailable, "a is the only member of the in-sync set"),
+        ("b", {"refusal": "the disk is slow"}, UsageError, "may not become the master: the disk is slow"),
+        ("b", {"agrees": False}, ServerUnavailable, "not the master of broker-a any more"),
+        ("b", {}, ServerUnavailable, f"within {SWITCH_LIMIT_S:g} s"),
+    ],
+)
+def test_switches_that_cannot_succeed_are_errors(
+    successor: str | None, options: dict[str, str], error: type[ArianeError], text: str
+):
+    with pytest.raises(error, match=text):
+        switch(successor, member("b", "CANDIDATE", epoch=4), **options)
+
+
+def test_a_broker_without_failover_has_no_set():
+    async def play() -> None:
+        peers = ScriptedPeers({(MASTER, RUNTIME): KvTableBody(PLAIN), (SLAVE, RUNTIME): KvTableBody(PLAIN)})
+        async with Admin(NAMES, peers=peers) as admin:
+            await admin.switch_master("broker-a")
+
+    with pytest.raises(ConfigError, match="failoverEndpoints"):
+        asyncio.run(play())
