@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import functools
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from test_access_table import REPLAYED, any_certificate, frame, responses
 
 from ariane.broker.broker import Broker
 from ariane.errors import ArianeError
@@ -39,7 +41,8 @@ SENDERS: dict[str, Credentials | None] = {
     "broker-b": Credentials("other-account", "other-secret"),
     "admin": Credentials("admin-account", "admin-secret"),
 }
-HEADER = "| code | request | needs | " + " | ".join(SENDERS) + " |"
+COLUMNS = ("anonymous", "wrong signature", REPLAYED, *list(SENDERS)[2:])
+HEADER = "| code | request | needs | " + " | ".join(COLUMNS) + " |"
 FIELDS = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:1", "clusterName": "C", "brokerId": "0", "topic": "orders"}
 DENIED = "org.apache.rocketmq.acl.common.AclException: "
 
@@ -51,31 +54,32 @@ def config(home: Path, **settings: object) -> NameServerConfig:
     return NameServerConfig(listen_port=0, acl_enable=True, **paths, **settings)  # type: ignore[arg-type]
 
 
-async def served(addr: str, sender: Credentials | None) -> set[int]:
-    """Return the codes that a name server serves to a sender."""
-    codes = set()
-    async with ConnectionPool(sign=functools.partial(signing.sign, sender) if sender else None) as pool:
-        connection = await pool.connect(addr)
-        for code in REQUEST_NEEDS:
-            response = await connection.request(code, FIELDS, b"", timeout_ms=30_000)
-            if not (response.remark or "").startswith(DENIED):
-                codes.add(code)
-    return codes
+def frames_of(sender: Credentials | None) -> list[bytes]:
+    return [frame(sender, code, FIELDS, b"", code) for code in REQUEST_NEEDS]
 
 
-def verdicts(home: Path, **settings: object) -> dict[str, set[int]]:
+async def served(server: NameServer, tls: ssl.SSLContext | None, frames: list[bytes]) -> set[int]:
+    """Return the codes of the requests that a name server serves."""
+    received = await responses(server.port, tls, frames)
+    return {code for code, response in received.items() if not (response.remark or "").startswith(DENIED)}
+
+
+def verdicts(home: Path, tls: ssl.SSLContext | None = None, **settings: object) -> dict[str, set[int]]:
     async def work() -> dict[str, set[int]]:
         async with NameServer(config(home, **settings)) as server:
-            return {name: await served(server.addr, sender) for name, sender in SENDERS.items()}
+            by_sender = {name: await served(server, tls, frames_of(sender)) for name, sender in SENDERS.items()}
+            # Served above as the admin's: the same bytes.
+            return by_sender | {REPLAYED: await served(server, tls, frames_of(SENDERS["admin"]))}
 
     return asyncio.run(work())
 
 
-def test_each_request_is_served_and_denied_as_the_page_says(tmp_path: Path) -> None:
-    by_sender = verdicts(tmp_path)
+@pytest.mark.parametrize("tls", [None, any_certificate()], ids=["port", "TLS"])
+def test_each_request_is_served_and_denied_as_the_page_says(tls: ssl.SSLContext | None, tmp_path: Path) -> None:
+    by_sender = verdicts(tmp_path, tls)
     lines = [
         f"| {code} | {code_name(code)} | {REQUEST_NEEDS[code].text} | "
-        + " | ".join("yes" if code in codes else "" for codes in by_sender.values())
+        + " | ".join("yes" if code in by_sender[name] else "" for name in COLUMNS)
         + " |"
         for code in sorted(REQUEST_NEEDS)
     ]
