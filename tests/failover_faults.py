@@ -252,14 +252,14 @@ async def run(world: FailoverWorld, faults: int) -> SimulationResult:
     )
 
 
-def simulate(seed: int, *, faults: int = 25, planted: str = "") -> SimulationResult:
-    """Run one seed.
+def simulate(seed: int, *, faults: int = 25, planted: str = "", prepare_s: float = 0.0) -> SimulationResult:
+    """Run one seed, with promotions that take at least `prepare_s`.
 
     Raises:
         InvariantBroken: names the invariant.
     """
     loop = VirtualLoop()
-    world = FailoverWorld(loop, seed, planted)
+    world = FailoverWorld(loop, seed, planted, prepare_s=prepare_s)
     if planted:
         plant_in_service(world)
     try:

@@ -312,7 +312,7 @@ class SimulatedMember:
         return max([epoch, *(stored for _, stored in promises)])
 
     async def promote(self, epoch: int) -> None:
-        await asyncio.sleep(self.world.rng.uniform(0, 0.3))
+        await asyncio.sleep(self.world.rng.uniform(0, 0.3) + self.world.prepare_s)
         await self._disk()
         self.copied, self.caught_up_at, self.complete, self.target = {}, {}, set(self.stored_set()), None
         self.confirmed = min(self.confirmed, len(self.disk.log))
@@ -344,8 +344,9 @@ class SimulationResult(NamedTuple):
 class FailoverWorld:
     """The members, their network, and the service."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, planted: str = "") -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, planted: str = "", *, prepare_s: float = 0.0) -> None:
         self.loop, self.planted = loop, planted
+        self.prepare_s = prepare_s  # that each promotion takes at least
         self.rng = rng = random.Random(seed)
         # A planted fault of deadlines needs answers that take longer than the margin.
         renew_s, attempt_s, margin_s = (1.0, 2.5, 1.5) if planted else rng.choice(((3.0, 1.5, 2.0), (1.0, 2.5, 1.5)))
@@ -477,6 +478,7 @@ class FailoverWorld:
 
     async def wait_serving(self, seconds: float) -> None:
         """Require that a send is acknowledged within `seconds`, if a member is eligible."""
+        seconds += self.prepare_s
         end = self.loop.time() + seconds
         count = len(self.checker.acknowledged)
         while len(self.checker.acknowledged) == count:

@@ -35,6 +35,11 @@ def test_every_acknowledged_record_survives() -> None:
     assert sum(result.is_unavailable for result in results) < SEEDS / 2
 
 
+def test_a_promotion_may_take_longer_than_a_lease() -> None:
+    for seed in range(3):
+        simulate(seed, prepare_s=11.0)
+
+
 def test_equal_seeds_give_equal_runs() -> None:
     assert simulate(3) == simulate(3)
 

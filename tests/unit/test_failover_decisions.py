@@ -221,6 +221,41 @@ def test_an_acquisition_that_is_applied_too_late_is_released() -> None:
     assert member.state.role is F
 
 
+def test_a_candidate_renews_while_it_prepares_its_log() -> None:
+    """A start with 100,000 topics takes longer than a lease: every member would be a candidate in turn, and none a master."""
+    member, request = candidate()
+    member.answer(request, WriteOutcome.DONE, led(request))
+    for number in range(2, 10):
+        renew = renewal(member)
+        assert not member.may_answer()
+        member.answer(renew, WriteOutcome.DONE, led(request, lease=f"L{number}"), after_s=0.2)
+        assert member.tick(TIMES.renew_s - 0.3) == ()
+        member.now += 0.2
+    assert member.observe(Promoted(6)) == (ResumeAnswers(6),)
+    assert member.may_answer()
+
+
+def test_a_candidate_whose_lease_was_lost_ends_its_promotion() -> None:
+    member, request = candidate()
+    member.answer(request, WriteOutcome.DONE, led(request))
+    actions = member.answer(renewal(member), WriteOutcome.REFUSED, led(request, lease=""))
+    assert actions[0] == EndEpoch(6)
+    assert member.observe(Promoted(6)) == ()
+
+
+def test_a_candidate_does_not_prepare_for_ever() -> None:
+    member, request = candidate()
+    member.answer(request, WriteOutcome.DONE, led(request))
+    began = member.now
+    while member.state.role is C:
+        assert member.now < began + TIMES.prepare_s + TIMES.ttl_s
+        actions = member.tick(0.25)
+        if actions and isinstance(actions[0], RenewLease):
+            member.answer(actions[0], WriteOutcome.DONE, led(request))
+    assert member.state.role is X
+    assert "not prepared within 300 s" in member.state.fault
+
+
 def test_another_candidate_won() -> None:
     member, request = candidate()
     actions = member.answer(request, WriteOutcome.REFUSED, snapshot(record("b", 6), 2, "L9"))

@@ -65,7 +65,7 @@ from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import TurnHandler
 from ariane.net.streams import Stream
-from ariane.net.tasks import BackgroundTasks
+from ariane.net.tasks import BackgroundTasks, run_blocking
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
 from ariane.store.disk.files import Disk, SystemDisk
@@ -194,7 +194,7 @@ class Broker:
         ip = config.broker_ip1 or reachable_ip(config.bind_address)
         self.addr = f"{ip}:{self._server.port}"
         store_host = host.pack(ip, self._server.port)
-        self._open_store(store_host)
+        await run_blocking(lambda: self._open_store(store_host), in_thread=self._membership is not None)
         self._build_services(store_host)
         sign = signs(config) if credentials is None else functools.partial(signing.sign, credentials)
         peers = await self._open.enter_async_context(ConnectionPool(tls=client_tls, sign=sign))

@@ -120,6 +120,8 @@ def on_time(state: MemberState, observation: TimePassed, now: float) -> Decision
     state = replace(state, healthy_since=healthy_since) if state.healthy_since is None else state
     if state.role is X and now >= healthy_since + state.readmission_s:
         return _then(replace(state, role=R, fault="", readmission_s=0.0, following=("", 0)), _idle, now)
+    if state.role is C and now >= state.candidate_since + state.times.prepare_s:
+        return _exclude(state, f"its log was not prepared within {state.times.prepare_s:g} s", now)
     if state.role is C and now >= state.deadline:
         return _yield(state, F, now)
     if state.role is M and now >= state.deadline:
@@ -135,7 +137,7 @@ def on_answer(state: MemberState, observation: ServiceAnswered, now: float) -> D
     if result.outcome is WriteOutcome.UNKNOWN or result.snapshot is None:
         return _on_unknown(state, request, now)
     done = result.outcome is WriteOutcome.DONE
-    if done and isinstance(request, RenewLease) and state.role in (M, H) and _is_led(state, result.snapshot):
+    if done and isinstance(request, RenewLease) and state.role in LEADING and _is_led(state, result.snapshot):
         state = replace(state, snapshot=result.snapshot, request_at=started + state.times.renew_s)
         return _extend(state, lease_deadline(state.times, started), now)
     if isinstance(request, ReleaseLease) and done:
@@ -166,7 +168,9 @@ def on_ends(state: MemberState, observation: EndsCompared, now: float) -> Decisi
         snapshot.record, holder=state.me.name, epoch=snapshot.record.epoch + 1, successor="", token=_token(state)
     )
     request = AcquireLease(snapshot, record)
-    state = replace(state, role=C, successor="", open_write=request, deadline=lease_deadline(state.times, now))
+    state = replace(
+        state, role=C, candidate_since=now, successor="", open_write=request, deadline=lease_deadline(state.times, now)
+    )
     return _send(state, request, now)
 
 
@@ -345,10 +349,14 @@ def _idle(state: MemberState, now: float) -> Decision:
 
 
 def _lead(state: MemberState, now: float) -> Decision:
-    """Send the request that is due of a member that leads: a renewal, or the write whose outcome is open."""
+    """Send the request that is due of a member that leads: a renewal, or the write whose outcome is open.
+
+    A candidate renews as well: to open a store with many topics may take longer than a lease.
+    """
     if state.busy_since is not None:
         return Decision(state)
-    if state.role in (M, H) and now >= state.request_at and state.snapshot is not None:
+    has_lease = state.role is not C or state.open_write is None
+    if has_lease and now >= state.request_at and state.snapshot is not None:
         return _send(state, RenewLease(state.snapshot), now)
     return _send(state, state.open_write, now) if state.open_write is not None else Decision(state)
 

@@ -53,6 +53,11 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
         return self.ttl_s / 3
 
     @property
+    def prepare_s(self) -> float:
+        """Time within which a candidate has to be master. Its disk and its event loop respond meanwhile, as those of a master."""
+        return 30 * self.ttl_s
+
+    @property
     def readmission_s(self) -> float:
         """Time for which disk and event loop of a member that led must respond again before it takes part."""
         return 2 * self.ttl_s
@@ -279,6 +284,7 @@ class MemberState(msgspec.Struct, frozen=True, kw_only=True):
     busy_since: float | None = None  # when the request in flight was decided
     request_at: float = NEVER  # when the next read or renewal is due
     deadline: float = NEVER  # until when it may answer; in the role C, until when it must be master
+    candidate_since: float = NEVER  # in the role C
     open_write: AcquireLease | SwapRecord | None = None  # its outcome is not known
     following: tuple[str, int] = ("", 0)  # holder and epoch of the last `FollowHolder`
     free_since: float | None = None  # since when it sees the lease free

@@ -31,6 +31,18 @@ async def wait_done(running: asyncio.Future[Any]) -> asyncio.CancelledError | No
     return cancelled
 
 
+async def run_blocking(work: Callable[[], None], *, in_thread: bool) -> None:
+    """Run blocking work to its end: in a thread if the loop has to respond, as that of a candidate."""
+    if not in_thread:
+        work()
+        return
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled = await wait_done(running)
+    running.result()
+    if cancelled is not None:
+        raise cancelled
+
+
 class BackgroundTasks:
     """The tasks of one component. `close` cancels and awaits all of them; the error of a task is logged with its name.
 
