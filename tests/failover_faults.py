@@ -22,13 +22,14 @@ from msgspec.structs import replace
 from ariane.failover import decisions
 from ariane.failover.coordination import WriteOutcome
 from ariane.failover.member_state import (
+    EpochNamed,
     FailsafeAnswered,
     MemberState,
     ServiceAnswered,
     SwapRecord,
 )
 from ariane.testing.virtual_time import VirtualLoop
-from failover_world import NAMES, FailoverWorld, SimulationResult
+from failover_world import NAMES, FailoverWorld, SimulationResult, Unreachable
 
 Fault = Callable[[FailoverWorld, random.Random], Awaitable[None]]
 
@@ -184,6 +185,13 @@ async def hung_disk(world: FailoverWorld, rng: random.Random) -> None:
     world.disks[some(world, rng)].hung_until = world.loop.time() + rng.choice((1, 4, 15))
 
 
+async def stray_epoch(world: FailoverWorld, rng: random.Random) -> None:
+    """A directory of another environment is started with the name of a member, and greets with what it promised there."""
+    source, target = rng.sample(NAMES, 2)
+    with contextlib.suppress(Unreachable):
+        await world.call(source, target, "handshake", 1000)
+
+
 FAULTS: tuple[Fault, ...] = (
     kill,
     power_loss,
@@ -200,6 +208,7 @@ FAULTS: tuple[Fault, ...] = (
     service_down,
     service_elects,
     hung_disk,
+    stray_epoch,
 )
 
 
@@ -310,6 +319,9 @@ RULE_FAULTS: dict[str, Callable[[], Any]] = {
     "set smaller after the acknowledgement": lambda: mock.patch.object(decisions, "required_members", smaller_at_once),
     "expansion without the union": lambda: mock.patch.object(decisions, "required_members", stored_only),
     "renewal although the disk hangs": lambda: mock.patch.object(decisions, "is_healthy", lambda *args: True),
+    "an epoch that a member names is stored": lambda: mock.patch.dict(
+        decisions.RULES, {EpochNamed: decisions.on_higher_epoch}
+    ),
     "failsafe by quorum": lambda: mock.patch.dict(decisions.RULES, {FailsafeAnswered: failsafe_by_quorum}),
 }
 
@@ -343,6 +355,7 @@ PLANTED: dict[str, tuple[tuple[Fault, ...], str, int]] = {
     "same incarnation after another boot": ((power_loss_of_two, power_loss), "1 3 7", 0),
     "stale candidate": ((planned_stop, isolate_pair), "1 2 3 7", 3),
     "set below the least size": ((kill, isolate), "14", 0),
+    "an epoch that a member names is stored": ((stray_epoch,), "12", 0),
     "failsafe by quorum": ((half_isolated,), "3 13", 1),
 }
 

@@ -10,18 +10,20 @@ the code of `ariane.failover`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple
 
-from ariane.errors import ArianeError
+from ariane.errors import ArianeError, CoordinationUnavailable
 from ariane.failover import decisions
 from ariane.failover.agent import FailoverAgent
 from ariane.failover.coordination import WriteOutcome
 from ariane.failover.leader_record import InSyncMember, LeaderRecord
 from ariane.failover.member_state import (
+    EpochNamed,
     HigherEpoch,
     LeaseTimes,
     MemberEnd,
@@ -95,7 +97,8 @@ class SimulatedMember:
             epoch=self.disk.epoch,
             epoch_at=now,
         )
-        self.agent = FailoverAgent(state, service=world.service.client(name), replica=self, clock=self.clock)
+        self.service = world.service.client(name)
+        self.agent = FailoverAgent(state, service=self.service, replica=self, clock=self.clock)
         self.process = world.loop.process(name)
         self.confirmed = 0
         self.epoch_start = 0  # where the log of the epoch that it leads begins
@@ -197,8 +200,7 @@ class SimulatedMember:
     # --- calls of other members and of clients ---
 
     def _check_epoch(self, epoch: int) -> None:
-        if epoch > self.disk.epoch:
-            self.agent.observe(HigherEpoch(epoch))
+        self.agent.observe(EpochNamed(epoch))
         if self.state.role not in SERVING or epoch != self.state.epoch:
             raise Unreachable(f"{self.name} does not lead epoch {epoch}")
 
@@ -219,6 +221,9 @@ class SimulatedMember:
 
     async def promise(self, epoch: int) -> int:
         await self._disk()
+        with contextlib.suppress(CoordinationUnavailable):
+            record = (await self.service.read()).record
+            epoch = min(epoch, record.epoch if record is not None else 0)
         self.agent.observe(HigherEpoch(epoch))
         await self.store_epoch(epoch)
         return self.disk.epoch

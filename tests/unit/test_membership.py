@@ -16,7 +16,7 @@ from ariane.broker.replication.membership import Membership, ha_addr, refuse_mem
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.clock import Clock
-from ariane.errors import ConfigError, StoreError
+from ariane.errors import ConfigError, ProtocolError, StoreError
 from ariane.failover.agent import FailoverAgent
 from ariane.failover.coordination import RecordSnapshot, WriteOutcome, WriteResult
 from ariane.failover.decisions import decide
@@ -24,11 +24,13 @@ from ariane.failover.leader_record import InSyncMember, LeaderRecord
 from ariane.failover.member_state import (
     EndsCompared,
     HandOver,
+    HigherEpoch,
     LeaseTimes,
     MemberEnd,
     MemberRole,
     MemberState,
     ReleaseLease,
+    RenewLease,
     ServiceAnswered,
     SwapRecord,
 )
@@ -36,6 +38,7 @@ from ariane.model import host
 from ariane.net.connection import Reply
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records.member_stream import Hello
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
 from ariane.store.log.epochs import Epoch, open_epochs
@@ -72,7 +75,7 @@ class Supervisor:
         self.diverged: list[int] = []
         self.successors: list[str] = []
 
-    async def store_epoch(self, epoch: int) -> None:
+    async def accept_fence(self, epoch: int) -> None:
         if epoch > self.epochs.promised:
             self.epochs.promise(epoch)
 
@@ -169,7 +172,7 @@ def test_answers_end_with_the_deadline_and_with_the_epoch() -> None:
     master.clock.now_s += 0.2
     assert not master.membership.may_answer()
     master.clock.now_s -= 8
-    master.membership.observe_epoch(EPOCH + 1)
+    master.agent.observe(HigherEpoch(EPOCH + 1))
     assert not master.membership.may_answer()
     master.membership.parting_until = master.clock.now_s + 0.05
     assert master.membership.may_answer(), "held pulls are answered before the connections are reset"
@@ -278,10 +281,24 @@ def test_requests_of_members() -> None:
     assert member_request(master.membership, "handover", "b", EPOCH).agrees
     assert master.supervisor.successors == ["b"]
     assert member_request(master.membership, "fence", "b", EPOCH + 2).promised == EPOCH + 2
-    assert master.agent.state.role is MemberRole.RECONCILING, "it ended its epoch before it answered"
+    assert member_request(master.membership, "fence", "stray", EPOCH + 9).promised == EPOCH + 2
+    master.clock.now_s += 9
     assert not member_request(master.membership, "handover", "b", EPOCH).agrees
     reply = refuse_member_request(cast(Any, None), cast(Any, None))
     assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_an_epoch_that_a_member_names_is_not_stored_before_the_record_has_it() -> None:
+    """A directory of another set that promised epoch 50 there would exclude every member for good."""
+    master = Master()
+    master.feed._refusal(hello := Hello(member="b", incarnation="1", end=0, promised=50))
+    master.membership.observe_epoch(50)
+    assert (master.agent.state.role, master.agent.state.epoch) == (MemberRole.MASTER, EPOCH)
+    assert isinstance(master.agent._request, RenewLease), "its answer shows whether another member leads"
+    assert "accepted epoch 50" in master.feed._refusal(hello)
+    assert "lacks stray" in master.feed._refusal(Hello(member="stray", incarnation="1", end=0))
+    with pytest.raises(ProtocolError, match="names epoch 50"):
+        master.membership.check_epoch(50)
 
 
 def test_a_hand_over_releases_the_lease_for_the_successor() -> None:

@@ -26,10 +26,10 @@ from ariane.failover.member_state import (
     CompareEnds,
     EndEpoch,
     EndsCompared,
+    EpochNamed,
     FailsafeAnswered,
     FenceMembers,
     FollowHolder,
-    HigherEpoch,
     HoldAnswers,
     MemberAction,
     MemberEnd,
@@ -228,7 +228,7 @@ class FailoverAgent:
             case StoreEpoch(epoch):
                 await replica.store_epoch(epoch)
             case FenceMembers(epoch):
-                self.observe(HigherEpoch(await replica.fence(epoch)))
+                self.observe(EpochNamed(await replica.fence(epoch)))
             case PromoteLog(epoch):
                 try:
                     await replica.promote(epoch)

@@ -24,6 +24,7 @@ from ariane.failover.member_state import (
     Decision,
     EndEpoch,
     EndsCompared,
+    EpochNamed,
     FailsafeAnswered,
     FenceMembers,
     FollowHolder,
@@ -193,6 +194,14 @@ def on_reconciled(state: MemberState, observation: Reconciled, now: float) -> De
     return Decision(replace(state, role=F) if state.role is R and observation.epoch == state.following[1] else state)
 
 
+def on_epoch_named(state: MemberState, observation: EpochNamed, now: float) -> Decision:
+    """Read the record, or renew: a member promises an epoch only after the record has it. Nothing is stored before that is known,
+    because a member of another set, or one that was restored from a backup, would exclude all others for good."""
+    if observation.epoch <= state.epoch:
+        return Decision(state)
+    return (_lead if state.role in LEADING else _idle)(replace(state, request_at=now), now)
+
+
 def on_higher_epoch(state: MemberState, observation: HigherEpoch, now: float) -> Decision:
     """Store a higher epoch, stop serving a lower one, and read the record."""
     if observation.epoch <= state.epoch:
@@ -244,6 +253,7 @@ RULES: dict[type[Observation], Callable[[MemberState, Any, float], Decision]] = 
     Promoted: on_promoted,
     PromotionFailed: on_promotion_failed,
     Reconciled: on_reconciled,
+    EpochNamed: on_epoch_named,
     HigherEpoch: on_higher_epoch,
     FailsafeAnswered: on_failsafe,
     SetWanted: on_set_wanted,

@@ -220,8 +220,14 @@ class Reconciled(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class EpochNamed(msgspec.Struct, frozen=True):
+    """A member names `epoch`, of this set or of another one: the record shows whether it is one of this set."""
+
+    epoch: int
+
+
 class HigherEpoch(msgspec.Struct, frozen=True):
-    """A member or a frame names `epoch`."""
+    """The record has `epoch`, or a candidate names it while the coordination service cannot be read."""
 
     epoch: int
 
@@ -259,6 +265,7 @@ Observation = (
     | Promoted
     | PromotionFailed
     | Reconciled
+    | EpochNamed
     | HigherEpoch
     | FailsafeAnswered
     | SetWanted

@@ -39,7 +39,7 @@ from ariane.broker.failover.waiting import RETRY_S, SystemBootClock, poll, retri
 from ariane.broker.replication.member_identity import log_is_empty, open_identity, read_boot_id
 from ariane.broker.replication.membership import Membership
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, StoreError
+from ariane.errors import ArianeError, CoordinationUnavailable, StoreError
 from ariane.failover import decisions
 from ariane.failover.agent import FailoverAgent
 from ariane.failover.coordination import Coordination, WriteOutcome
@@ -48,6 +48,7 @@ from ariane.failover.member_state import (
     LEADING,
     NEVER,
     HandOver,
+    HigherEpoch,
     MemberEnd,
     MemberRole,
     MemberState,
@@ -440,6 +441,18 @@ class FailoverBroker:
                     self._broker.services.registration.epoch = epochs.promised
 
         await retried(store, f"store epoch {epoch}")
+
+    async def accept_fence(self, epoch: int) -> None:
+        """Store the epoch of a candidate, as far as the record has it: it is written before the candidate names it, and an epoch
+        of another set would exclude this member for good. Without the coordination service it is stored as named."""
+        try:
+            record = (await self._service.read()).record
+        except CoordinationUnavailable as error:
+            log.warning("Storing epoch %d as the candidate names it: %s", epoch, error)
+        else:
+            epoch = min(epoch, record.epoch if record is not None else 0)
+        self.agent.observe(HigherEpoch(epoch))
+        await self.store_epoch(epoch)
 
     def _epochs(self) -> EpochHistory:
         if self._broker is not None and self._membership is not None and self._membership.epochs is not None:

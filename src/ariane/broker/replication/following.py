@@ -98,6 +98,8 @@ class Following:
             raise ProtocolError(
                 f"{welcome.member} leads epoch {welcome.epoch}, which is over: this member has promised {self.epochs.promised}"
             )
+        if self._membership is not None:
+            self._membership.check_epoch(welcome.epoch)
         leader_epochs = tuple(Epoch(*entry) for entry in welcome.epochs)
         end = self.replica.received
         if (common := common_end(self.epochs.epochs, end, leader_epochs, end)) < end:

@@ -8,6 +8,7 @@ A Broker without a membership has the role that is configured, as in Java.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -15,10 +16,11 @@ import msgspec
 
 from ariane.broker.replication.member_identity import MemberIdentity
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.errors import ProtocolError
 from ariane.failover import decisions
 from ariane.failover.agent import BootClock, FailoverAgent
 from ariane.failover.leader_record import InSyncMember, LeaderRecord
-from ariane.failover.member_state import NEVER, HigherEpoch, Reconciled, SetWanted, SwapRecord
+from ariane.failover.member_state import NEVER, EpochNamed, Reconciled, SetWanted, SwapRecord
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -27,14 +29,16 @@ from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
 from ariane.store.log.epochs import EpochHistory
 from ariane.store.message_store import MessageStore
 
+log = logging.getLogger("ariane.broker.replication.membership")
+
 HA_PORT_OFFSET = 1  # [lifecycle.ports]
 
 
 class Supervisor(Protocol):
     """Opens Broker objects, one after the other. [FailoverBroker]"""
 
-    async def store_epoch(self, epoch: int) -> None:
-        """Store `epoch` durably."""
+    async def accept_fence(self, epoch: int) -> None:
+        """Store the epoch of a candidate durably, as far as the record has it."""
         ...
 
     def on_diverged(self, common: int) -> None:
@@ -110,9 +114,18 @@ class Membership:
         record = snapshot.record if snapshot else None
         return "" if record is None or record.holder == self.me.name else self._addresses.get(record.holder, "")
 
+    def check_epoch(self, epoch: int) -> None:
+        """Check the epoch of a leader before it is promised.
+
+        Raises:
+            ProtocolError: the record has not been read with this epoch: the leader may be of another set.
+        """
+        if epoch > (known := self._agent.state.epoch):
+            self.observe_epoch(epoch)
+            raise ProtocolError(f"the leader names epoch {epoch}, and the record as it was read last has {known}")
+
     def on_accepted(self, epoch: int) -> None:
         """Note that this log is a prefix of the log of the leader of `epoch`."""
-        self._agent.observe(HigherEpoch(epoch))
         self._agent.observe(Reconciled(epoch))
 
     def on_diverged(self, common: int) -> None:
@@ -123,7 +136,11 @@ class Membership:
 
     def observe_epoch(self, epoch: int) -> None:
         """Note that a member names `epoch`."""
-        self._agent.observe(HigherEpoch(epoch))
+        self._agent.observe(EpochNamed(epoch))
+
+    def lists(self, member: str) -> bool:
+        """Return whether failoverMembers has this name."""
+        return member in self._addresses
 
     async def answer(self, command: Command, peer: Peer) -> Reply:
         """Handle MEMBER_REQUEST."""
@@ -131,8 +148,10 @@ class Membership:
         agrees = False
         match request.action:
             case "fence":
-                self._agent.observe(HigherEpoch(request.epoch))
-                await self._supervisor.store_epoch(request.epoch)
+                if self.lists(request.member):
+                    await self._supervisor.accept_fence(request.epoch)
+                else:
+                    log.warning("Not storing epoch %d of %s: failoverMembers lacks it", request.epoch, request.member)
             case "failsafe":
                 agrees = self._agent.answer_failsafe(request.member, request.epoch)
             case "handover":

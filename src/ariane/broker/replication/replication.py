@@ -234,9 +234,9 @@ class ReplicationFeed:
     async def _serve_member(self, stream: Stream, first_s: float, silence_s: float) -> None:
         hello = await receive_hello(stream, self._access, self._config.broker_name, first_s)
         member, epochs = InSyncMember(hello.member, hello.incarnation), self._log_epochs
-        if self._membership and hello.promised > self._epoch:
-            self._membership.observe_epoch(hello.promised)
         common, refusal = self._common_end(hello), self._refusal(hello)
+        if self._membership and self._membership.lists(hello.member):
+            self._membership.observe_epoch(hello.promised)
         entries = tuple((epoch.number, epoch.start, epoch.holder) for epoch in epochs[-member_stream.EPOCHS_MAX :])
         changes = self._changes if hello.changes is not None else None
         welcome = Welcome(
@@ -284,6 +284,8 @@ class ReplicationFeed:
         """Return why a member is not served; empty if it is."""
         if hello.member == self._own.name:
             return f"{hello.member} is the name of its master, too: set another memberName"
+        if self._membership and not self._membership.lists(hello.member):
+            return f"failoverMembers of {self._own.name} lacks {hello.member}: add it at all members"
         if self._membership and not self._leads:
             return f"{self._own.name} does not lead the set"
         if hello.promised > self._epoch:
