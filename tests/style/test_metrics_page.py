@@ -27,7 +27,9 @@ def part(*prefixes: str) -> MetricTable:
     return {metric: samples for metric, samples in EXPORTER_METRICS.items() if metric.name.startswith(prefixes)}
 
 
-PORTS = {name: port_metrics(f"ariane_{name}") for name in ("exporter",)}  # of those that only serve metrics
+PORTS = {
+    name: port_metrics(f"ariane_{name}") for name in ("exporter", "pipeline", "collector")
+}  # of those that only serve metrics
 RUNTIME = "rocketmq_brokeruntime_"
 TABLES: dict[str, MetricTable] = {
     "topics": part("rocketmq_producer_", "rocketmq_topic_", "ariane_topic_"),
@@ -38,8 +40,8 @@ TABLES: dict[str, MetricTable] = {
     "exporter": {**PORTS["exporter"], **POLL_METRICS},
     "broker": BROKER_METRICS,
     "nameserver": NAME_SERVER_METRICS,
-    "pipeline": PIPELINE_METRICS,
-    "collector": COLLECTOR_METRICS,
+    "pipeline": {**PORTS["pipeline"], **PIPELINE_METRICS},
+    "collector": {**PORTS["collector"], **COLLECTOR_METRICS},
 }
 
 

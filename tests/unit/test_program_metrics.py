@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from ariane.access.public_ports import Gap, PortProtection
 from ariane.audit.server_audit_log import AuditState
 from ariane.cli.servers.collect_command import _metrics_state
+from ariane.cli.servers.public_http import HttpPort, serve_metrics
 from ariane.errors import ConfigError
 from ariane.metrics.client_collector import ClientCollector
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS, CollectorSource
@@ -25,7 +27,7 @@ from ariane.metrics.port_metrics import WithPort
 from ariane.metrics_collector.publisher import PollingRound
 from ariane.metrics_collector.sample import Sample
 from ariane.model.clock_offset import ClockOffset
-from ariane.net.listening.server_tls import ServerTls, ServerTlsOptions
+from ariane.net.listening.server_tls import CertificateFiles, ServerTls, ServerTlsOptions
 from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS, PipelineSource, PipelineState
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, write_status
@@ -170,7 +172,8 @@ def test_the_trace_counters_of_a_producer() -> None:
 
 def test_the_endpoint_in_a_thread(tmp_path: Path) -> None:
     write_status(tmp_path, SourceStatus("trace", at_ms=5_000, batch=3, batch_ms=250, pending=7, unavailable=None))
-    with serve_in_thread(PipelineSource(tmp_path), LOOPBACK, 0) as url:
+    port = HttpPort("pipeline", LOOPBACK, 0, None, ())
+    with serve_in_thread(serve_metrics(port, PipelineSource(tmp_path))) as url:
         with urllib.request.urlopen(url, timeout=60) as response:
             assert b'ariane_pipeline_source_pending_messages{source="trace"} 7\n' in response.read()
         with (
@@ -178,5 +181,22 @@ def test_the_endpoint_in_a_thread(tmp_path: Path) -> None:
             pytest.raises(ConfigError, match="choose another port"),
         ):
             probe.bind((LOOPBACK, 0))
-            with serve_in_thread(CollectorSource(), LOOPBACK, probe.getsockname()[1]):
+            with serve_in_thread(serve_metrics(port._replace(port=probe.getsockname()[1]), CollectorSource())):
                 pass
+    missing = ServerTlsOptions(is_test=False, files=CertificateFiles("tls.server", str(tmp_path / "missing.pem")))
+    for fault, faulty in (
+        ("specify an address of this machine", port._replace(address="192.0.2.1")),
+        ("missing.pem", port._replace(tls=missing)),
+    ):
+        with pytest.raises(ConfigError, match=fault), serve_in_thread(serve_metrics(faulty, CollectorSource())):
+            pass
+
+
+def test_the_endpoint_in_a_thread_is_encrypted(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    tls = ServerTlsOptions(mode="enforcing", is_test=False, files=authority.files("metrics", days=20))
+    with serve_in_thread(serve_metrics(HttpPort("pipeline", LOOPBACK, 0, tls, ()), PipelineSource(tmp_path))) as url:
+        assert url.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(authority.path))
+        with urllib.request.urlopen(url, timeout=60, context=context) as response:
+            assert b"ariane_pipeline_certificate_remaining_days 19.99" in response.read()

@@ -11,7 +11,9 @@ from ariane.access import public_ports
 from ariane.access.public_ports import Gap
 from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
 from ariane.broker.lifecycle.ports import check_gaps, find_gaps
-from ariane.cli.servers.public_http import check_address
+from ariane.cli.options import shared_options
+from ariane.cli.options.metrics_options import MetricsOptions
+from ariane.cli.servers.public_http import ANYONE, OWN_METRICS, http_port, metrics_port
 from ariane.errors import ConfigError
 from ariane.nameserver.config import NameServerConfig
 from ariane.net import interfaces
@@ -132,6 +134,7 @@ def test_a_broker_registers_the_address_at_which_it_listens(
     assert interfaces.reachable_ip(bound) == registered
 
 
+ACCESS = {"exporter": ANYONE, "collector": OWN_METRICS, "pipeline": OWN_METRICS}
 CERTIFICATE = ServerTlsOptions(mode="enforcing", is_test=False)
 
 
@@ -142,13 +145,21 @@ CERTIFICATE = ServerTlsOptions(mode="enforcing", is_test=False)
         ("console", CERTIFICATE, False),
         ("exporter", CERTIFICATE, True),
         ("exporter", None, True),
+        ("collector", None, True),
+        ("pipeline", None, True),
     ],
 )
 def test_public_http_servers_need_certificates(
-    server: str, tls: ServerTlsOptions | None, is_refused: bool, capsys: pytest.CaptureFixture[str]
+    server: str,
+    tls: ServerTlsOptions | None,
+    is_refused: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(shared_options, "http_tls_options", lambda definitions: tls)
+
     def check(address: str, *, insecure: bool = False) -> None:
-        check_address(address, tls, insecure=insecure, server=server, has_accounts=server == "console")
+        http_port(server, address, 0, None, insecure=insecure, access=ACCESS.get(server))
 
     check("127.0.0.1")
     if is_refused:
@@ -160,3 +171,14 @@ def test_public_http_servers_need_certificates(
     else:
         check("0.0.0.0")
         assert capsys.readouterr().err == ""
+
+
+def test_metrics_of_a_program_are_served_encrypted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = ["tls.server.certPath=c.pem", "tls.server.keyPath=c.key"]
+    port = metrics_port("collector", MetricsOptions(metrics_port=9464, bind="0.0.0.0", definitions=keys))
+    assert port and port.tls and (port.tls.mode, [gap.name for gap in port.gaps]) == ("enforcing", ["metrics"])
+    assert capsys.readouterr().err == "The collector is open to other machines: anyone can read the metrics\n"
+    keys += ["tls.server.need.client.auth=require", "tls.server.authClient=true", "tls.server.trustCertPath=ca.pem"]
+    port = metrics_port("collector", MetricsOptions(metrics_port=9464, bind="0.0.0.0", definitions=keys))
+    assert port and port.gaps == ()
+    assert metrics_port("collector", MetricsOptions()) is None

@@ -20,14 +20,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import socket
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from ariane.errors import ArianeError, ConfigError
 from ariane.metrics import exposition, process_metrics
@@ -37,6 +40,8 @@ from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import ServerTls
 
 log = logging.getLogger("ariane.metrics")
+
+T = TypeVar("T")
 
 PATH, HEALTH_PATH, READY_PATH = "/metrics", "/healthz", "/readyz"
 LOOPBACK = "127.0.0.1"
@@ -145,9 +150,9 @@ class MetricsEndpoint:
             )
         except OSError as error:
             address = f"{self._address or '*'}:{self._wanted_port}"
-            raise ConfigError(
-                "metrics port", address, f"not available: {error.strerror}; choose another port"
-            ) from error
+            is_foreign = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            fix = "specify an address of this machine" if is_foreign else "choose another port"
+            raise ConfigError("metrics port", address, f"not available: {error.strerror}; {fix}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         log.info("Metrics at %s", self.url)
         return self
@@ -299,22 +304,24 @@ def parse_request(head: bytes) -> HttpRequest:
 
 
 @contextlib.contextmanager
-def serve_in_thread(source: MetricsSource, address: str, port: int) -> Iterator[str]:
-    """Serve metrics in a thread with its own event loop, for programs without one. Yield the URL.
+def serve_in_thread(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """Keep a server open in a thread with its own event loop, for programs without one. Yield what it yields.
 
     Raises:
-        ConfigError: the port is not available.
+        ConfigError: it cannot start.
     """
     loop = asyncio.new_event_loop()
-    started: Future[str] = Future()
+    started: Future[T] = Future()
     stop = asyncio.Event()
 
     async def serve() -> None:
         try:
-            async with MetricsEndpoint(source, address, port) as endpoint:
-                started.set_result(endpoint.url)
+            async with server as running:
+                started.set_result(running)
                 await stop.wait()
-        except ConfigError as error:
+        except Exception as error:
+            if started.done():
+                raise
             started.set_exception(error)
 
     def run() -> None:
@@ -326,6 +333,6 @@ def serve_in_thread(source: MetricsSource, address: str, port: int) -> Iterator[
     try:
         yield started.result()
     finally:
-        with contextlib.suppress(RuntimeError):  # the port was not available, and the thread has closed its loop
+        with contextlib.suppress(RuntimeError):  # the server did not start, and the thread has closed its loop
             loop.call_soon_threadsafe(stop.set)
         thread.join()

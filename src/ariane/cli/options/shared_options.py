@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Sections of the help.
 CONNECTION, FILTERS, OUTPUT = "Connection options", "Filter options", "Output options"
 
+LOOPBACK = "127.0.0.1"
 NAMESRV_DEFAULT = "127.0.0.1:9876"  # where `ariane up` listens
 PORT_MAX = 65_535
 NAME_MAX = 255  # characters of a value that an error message shows in full
@@ -171,29 +172,6 @@ Group = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 
 
-def _local_port(text: object) -> int:
-    """Return a port of 127.0.0.1.
-
-    Raises:
-        typer.BadParameter: it is none; an address is not accepted.
-    """
-    if re.search(r"[:.]", str(text)):
-        fix = (
-            "metrics are served on 127.0.0.1 only, in plain text: specify a port, and let a proxy with TLS serve others"
-        )
-        raise typer.BadParameter(f"{text}: {fix}")
-    return port(text)
-
-
-MetricsPort = Annotated[
-    int,
-    typer.Option(
-        "--metrics-port",
-        parser=_local_port,
-        metavar="PORT",
-        help="Port of http://127.0.0.1:PORT/metrics for Prometheus; 0: no metrics.",
-    ),
-]
 LogFile = Annotated[
     Path | None,
     typer.Option("--log", parser=local_path, metavar="FILE", help="Log file, instead of stderr; rotated at 10 MiB."),

@@ -15,6 +15,7 @@ import typer
 
 from ariane.cli.options import command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options.metrics_options import MetricsOptions
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.pipeline import backfill_command, explain_command, maintain_command
@@ -73,24 +74,26 @@ def run(
             help="Collector of the job otel, OTLP over HTTP.  [default: http://localhost:4318/v1/traces]",
         ),
     ] = None,
-    metrics_port: shared_options.MetricsPort = 0,
+    metrics: MetricsOptions,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run jobs that compute tables from topics.
 
     Runs until SIGINT or SIGTERM. A restarted job resumes where it stopped.
     """
+    from ariane.cli.servers import public_http
+
     job_names = command_names.parse_jobs(jobs)
     delays_ms = _delays_ms(delay_levels) if delay_levels else None
     settings, source = spark.settings(), spark.source()
     client = spark.access.client_settings()
-    tables = homes.tables_dir(home)
+    tables, http = homes.tables_dir(home), public_http.metrics_port("pipeline", metrics)
     spark_options.require_spark()
     exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None
 
     from ariane.cli.pipeline import progress
     from ariane.cli.servers import collector_thread
-    from ariane.metrics.endpoint import LOOPBACK, serve_in_thread
+    from ariane.metrics.endpoint import serve_in_thread
     from ariane.pipeline import jobs as catalog
     from ariane.pipeline import run as runner
     from ariane.pipeline.pipeline_metrics import PipelineSource
@@ -105,8 +108,8 @@ def run(
         if until_stdin_closes:
             threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
         reporter.print_line(f"tables in {tables}; starting Spark")
-        if metrics_port:
-            background.enter_context(serve_in_thread(PipelineSource(tables), LOOPBACK, metrics_port))
+        if http:
+            background.enter_context(serve_in_thread(public_http.serve_metrics(http, PipelineSource(tables))))
         # The lag job needs samples: without a collector its topic stays empty.
         if collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
             collector = progress.CollectorProgress(reporter.print_line)

@@ -11,6 +11,7 @@ import typer
 
 from ariane.cli.options import shared_options
 from ariane.cli.options.access_options import AccessOptions
+from ariane.cli.options.metrics_options import MetricsOptions
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.servers import signals
 from ariane.clock import SYSTEM_CLOCK
@@ -40,16 +41,15 @@ def collect(
     topics_max: Annotated[int, _limit("topics per broker")] = 500,
     groups_max: Annotated[int, _limit("pairs of topic and group")] = 500,
     ages_max: Annotated[int, _limit("pairs whose oldest pending message is looked up")] = 50,
-    metrics_port: shared_options.MetricsPort = 0,
+    metrics: MetricsOptions,
     access: AccessOptions,
 ) -> None:
     """Poll statistics of all brokers and publish them to a topic.
 
     Runs until SIGINT or SIGTERM. `ariane pipeline run lag` computes lag and TPS from the samples.
     """
-    from ariane.cli.servers import run_server
+    from ariane.cli.servers import public_http, run_server
     from ariane.metrics.collector_metrics import CollectorSource
-    from ariane.metrics.endpoint import LOOPBACK, MetricsEndpoint
     from ariane.metrics_collector.poller import PollLimits
     from ariane.metrics_collector.publisher import CollectorOptions, run_collector
 
@@ -61,7 +61,7 @@ def collect(
         collector=name or "",
         limits=PollLimits(topics_max, groups_max, ages_max),
     )
-    settings = access.client_settings()
+    settings, http = access.client_settings(), public_http.metrics_port("collector", metrics)
 
     source = CollectorSource()
     status = CollectorStatus()
@@ -72,9 +72,9 @@ def collect(
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as background:
-            if metrics_port:
-                await background.enter_async_context(MetricsEndpoint(source, LOOPBACK, metrics_port))
             stop = background.enter_context(signals.loop_stop_event())
+            if http:
+                await background.enter_async_context(public_http.serve_metrics(http, source, stop=stop.set))
             await run_collector(namesrv, options, settings=settings, on_round=on_round, stop=stop)
 
     asyncio.run(run())

@@ -74,17 +74,16 @@ def console(
     if fault := install_fault():
         raise ConfigError("console", None, fault)
     from ariane.cli.servers import run_server
-    from ariane.cli.servers.public_http import check_address
+    from ariane.cli.servers.public_http import http_port
 
-    tls = shared_options.http_tls_options(definitions)
-    gaps = check_address(bind, tls, insecure=insecure, server="console", has_accounts=True)
+    http = http_port("console", bind, port, definitions, insecure=insecure, access=None)
     settings = ConsoleSettings(
         namesrv=namesrv,
         host=bind,
         port=port,
         client=access.client_settings(),
-        tls=tls,
-        gaps=tuple(gaps),
+        tls=http.tls,
+        gaps=http.gaps,
         data_dir=data or homes.console_dir(home),
         # Also if it does not exist yet: a pipeline may create it later.
         tables_dir=homes.tables_dir(home),
