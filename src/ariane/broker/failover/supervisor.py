@@ -34,15 +34,18 @@ from ariane.broker.failover.failover_settings import (
     open_coordination,
     role_config,
 )
+from ariane.broker.failover.incarnation import Incarnation
+from ariane.broker.failover.member_cut import cut_member
 from ariane.broker.failover.member_requests import MemberRequests, to_member_end
+from ariane.broker.failover.set_record import create_set
 from ariane.broker.failover.waiting import RETRY_S, SystemBootClock, poll, retried
 from ariane.broker.replication.member_identity import log_is_empty, open_identity, read_boot_id
 from ariane.broker.replication.membership import Membership
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, CoordinationUnavailable, StoreError
+from ariane.errors import ArianeError, CoordinationUnavailable, FlushFailed, StoreError
 from ariane.failover import decisions
 from ariane.failover.agent import FailoverAgent
-from ariane.failover.coordination import Coordination, WriteOutcome
+from ariane.failover.coordination import Coordination
 from ariane.failover.leader_record import InSyncMember, LeaderRecord
 from ariane.failover.member_state import (
     LEADING,
@@ -61,7 +64,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import signing
 from ariane.store.disk.files import Disk, SystemDisk
 from ariane.store.log.epochs import EpochHistory, open_epochs
-from ariane.store.recovery.log_cut import cut_log
+from ariane.store.recovery.store_directory import is_running_or_crashed
 
 log = logging.getLogger("ariane.broker.failover.supervisor")
 
@@ -73,6 +76,7 @@ REGISTRATIONS_S = (
     10.0,
 )  # a new master registers again then: a late registration of the former one may have won
 HAND_OVER_S = 2.0  # for the last records of a master before a planned switch
+REOPEN_S = 5.0  # after the store of a follower failed: what the disk lost is unknown, and it may work again
 STOP_S = 5.0  # for the release of the lease at a stop
 
 
@@ -189,15 +193,16 @@ class FailoverBroker:
         epochs = open_epochs(self._disk, root, END_OF_LOG)
         # Without records and without epochs, nothing was ever stored here: nothing can be missing.
         is_new = log_is_empty(self._disk, log_directory) and bool(epochs.epochs)
-        self._identity = open_identity(
+        identity = open_identity(
             self._disk, root, config.member_name, boot_id=read_boot_id(), log_end=0 if is_new else 1
         )
         now = self._boot_clock.boottime()
         state = MemberState(
-            me=self._identity.member, nonce=secrets.token_hex(8), times=times, started_at=now,
+            me=identity.member, nonce=secrets.token_hex(8), times=times, started_at=now,
             epoch=epochs.promised, epoch_at=now,
         )  # fmt: skip
         self.agent = FailoverAgent(state, service=self._service, replica=self, clock=self._boot_clock)
+        self._incarnation = Incarnation(identity, self.agent, self._tasks)
         self._open.push_async_callback(self._close_broker, is_final=True)
         async with self._switch:
             await self._open_broker(0)
@@ -207,19 +212,9 @@ class FailoverBroker:
         self._probe.start()
         self._open.callback(self._probe.stop)
         if self._creates_set:
-            await self._create_record()
+            await create_set(self._service, decisions.first_record([identity.member], f"{state.nonce}.first"))
         self._open.push_async_callback(self._tasks.close)
         self._tasks.start(self._run_agent(), "run the agent")
-
-    async def _create_record(self) -> None:
-        token = f"{self.agent.state.nonce}.first"
-        while True:
-            result = await self._service.create(decisions.first_record([self._identity.member], token))
-            if result.outcome is not WriteOutcome.UNKNOWN:
-                log.info("The record of the broker set: %s", result.outcome.value)
-                return
-            log.warning("The coordination service did not answer: the broker set cannot be created yet")
-            await asyncio.sleep(RETRY_S)
 
     async def _run_agent(self) -> None:
         try:
@@ -247,7 +242,7 @@ class FailoverBroker:
             snapshot is not None
             and record is not None
             and bool(snapshot.lease)
-            and record.holder == self._identity.member.name
+            and record.holder == self.agent.state.me.name
         )
 
     # --- brokers ---
@@ -255,7 +250,7 @@ class FailoverBroker:
     async def _open_broker(self, epoch: int) -> None:
         """Open the Broker of a role: a master of `epoch`, or with 0 a slave. The caller has the lock."""
         membership = Membership(
-            identity=self._identity,
+            identity=self._incarnation.identity,
             epoch=epoch,
             agent=self.agent,
             supervisor=self,
@@ -272,10 +267,15 @@ class FailoverBroker:
             membership=membership,
         )
         started = time.monotonic()
-        await broker.__aenter__()
+        try:
+            await broker.__aenter__()
+        except (FlushFailed, OSError):
+            self._incarnation.renew("a flush failed at the start")
+            raise
         self._broker, self._membership, self.addr = broker, membership, broker.addr
         self._accept_empty_log = False  # accepted once
         log.info("Opened as %s in %.2f s", f"master of epoch {epoch}" if epoch else "slave", time.monotonic() - started)
+        self._incarnation.check_opened(broker.services.store, leads=epoch > 0)
         if not epoch:
             broker.register()
 
@@ -295,14 +295,24 @@ class FailoverBroker:
             broker.config, broker_role=former.broker_role, broker_id=former.broker_id,
             confirmed_reads=former.confirmed_reads,
         )  # fmt: skip
-        is_intact = broker.services.store.failure is None
-        await broker.__aexit__(None, None, None)
-        if not is_intact:
-            # What a failed flush lost is unknown: the set has to admit this member again.
-            self._identity = self._identity.renewed()
-            self.agent.state = msgspec.structs.replace(self.agent.state, me=self._identity.member)
+        store = broker.services.store
+        self._incarnation.log_end = store.commit_log_max
+        try:
+            await broker.__aexit__(None, None, None)
+        except (ArianeError, OSError) as error:
+            log.error("The broker did not stop in order: %s", error)
+        if is_running_or_crashed(self._disk, self.config.store_path_root_dir):
+            self._incarnation.on_failure(store, "its store was not closed in order")
         elif is_final:
-            self._identity.mark_stopped()
+            self._incarnation.identity.mark_stopped()
+
+    async def _reopen(self, broker: Broker) -> None:
+        await asyncio.sleep(REOPEN_S)
+        async with self._switch:
+            if self._broker is broker and not self._leads():
+                await self._close_broker()
+                await retried(lambda: self._open_broker(0), "open the broker as a slave")
+                self._follow_holder()
 
     async def _become_slave(self, after_s: float = 0.0) -> None:
         """Open a slave's Broker, unless one is open, and follow the holder of the record."""
@@ -338,20 +348,8 @@ class FailoverBroker:
             end, epochs = self._broker.services.store.commit_log_max, self._epochs()
             await self._close_broker()
             try:
-                config = to_store_config(role_config(self.config, leads=False))
-                path = await asyncio.to_thread(cut_log, config, self._disk, common, end)
-                epochs.cut(common)
-                # Positions of delay levels may cover deliveries that were cut off; they are in the log, too.
-                delays = f"{self.config.config_dir}/delayOffset.json"
-                if self._disk.size(delays) is not None:
-                    self._disk.remove(delays)
-                log.warning(
-                    "Cut %d bytes off the log at %d, which no later master has. They are readable: ariane store cat %s",
-                    end - common,
-                    common,
-                    path,
-                    extra={"notice": True},
-                )
+                await cut_member(role_config(self.config, leads=False), self._disk, epochs, common, end)
+                self._incarnation.log_end = common
             except ArianeError as error:
                 log.error("The log cannot be cut at %d: %s", common, error)
                 await asyncio.sleep(RETRY_S)
@@ -387,10 +385,19 @@ class FailoverBroker:
         broker, now = self._broker, self._boot_clock.boottime()
         if self.is_leader and broker is not None:
             broker.services.server.release_answers()
-        failed = broker is not None and broker.services.store.failure is not None
+        failed = broker is not None and self._has_failed(broker)
         # A safety net: the lease of a master without its Broker would be renewed, and nothing served.
         failed = failed or (self.agent.state.role is MemberRole.MASTER and not self._leads())
         return TimePassed(NEVER if failed else self._probe.completed_at, now)
+
+    def _has_failed(self, broker: Broker) -> bool:
+        store = broker.services.store
+        if store.failure is None:
+            return False
+        # The end of an epoch opens the store again, too.
+        if self._incarnation.on_failure(store, store.failure) and self.agent.state.role not in LEADING:
+            self._tasks.start(self._reopen(broker), "open the broker after a failure of its store")
+        return True
 
     def hold(self) -> None:
         """Answer nothing: each write checks the deadline."""

@@ -15,6 +15,7 @@ from ariane.broker.replication.replication import ReplicationFeed
 from ariane.store.disk.files import Disk
 from ariane.store.log.epochs import Epoch, open_epochs
 from ariane.store.message_store import MessageStore
+from ariane.store.recovery.store_directory import is_running_or_crashed
 
 
 class LocalMember:
@@ -23,7 +24,7 @@ class LocalMember:
     def __init__(
         self, config: BrokerConfig, disk: Disk, store: MessageStore, membership: Membership | None = None
     ) -> None:
-        self._store = store
+        self._store, self._disk, self._root = store, disk, config.store_path_root_dir
         root, end = config.store_path_root_dir, store.commit_log_max
         self.epochs = open_epochs(disk, root, end, written_by_java=store.recovery_report.is_of_java)  # of the log
         # Of a slave without failover. With failover, the supervisor has the identity: it stays in all roles.
@@ -58,7 +59,6 @@ class LocalMember:
 
     def close_store(self) -> None:
         """Close the store; the incarnation of its data remains if everything is on the disk."""
-        is_intact = self._store.failure is None
         self._store.close()
-        if self._identity is not None and is_intact:
+        if self._identity is not None and not is_running_or_crashed(self._disk, self._root):
             self._identity.mark_stopped()

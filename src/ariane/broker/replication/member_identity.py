@@ -8,6 +8,7 @@ or the log is empty. `kill -9` loses nothing that was written. A leader admits a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import secrets
@@ -56,10 +57,24 @@ class MemberIdentity:
         write_atomic(self._disk, self._path, msgspec.json.encode(_MemberDocument(self.member.incarnation, "")))
 
     def renewed(self) -> MemberIdentity:
-        """Return the identity with another incarnation, which is on the disk: acknowledged records may be missing."""
-        member = InSyncMember(self.member.name, secrets.token_hex(8))
-        write_atomic(self._disk, self._path, msgspec.json.encode(_MemberDocument(member.incarnation, read_boot_id())))
-        return MemberIdentity(self._disk, self._root, member)
+        """Return the identity with another incarnation, because acknowledged records may be missing. `store` it."""
+        return MemberIdentity(self._disk, self._root, InSyncMember(self.member.name, secrets.token_hex(8)))
+
+    def store(self) -> None:
+        """Write the identity of a broker that runs. If that fails, remove the former one: a start makes a new one then.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        try:
+            write_atomic(
+                self._disk, self._path, msgspec.json.encode(_MemberDocument(self.member.incarnation, read_boot_id()))
+            )
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.remove(self._path)
+                self._disk.fsync_dir(self._path.rpartition("/")[0])
+            raise
 
 
 def open_identity(disk: Disk, root: str, name: str, *, boot_id: str, log_end: int) -> MemberIdentity:

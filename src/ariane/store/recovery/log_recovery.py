@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from ariane.errors import StoreCorrupt, StoreError
 from ariane.kernels.scanned_record import NotARecord
-from ariane.protocol.records.record import SIZE_AND_MAGIC
+from ariane.protocol.records.record import FILLER_MAGIC, MAGIC, SIZE_AND_MAGIC
 from ariane.store.disk.files import OpenFiles
 from ariane.store.disk.segments import Segments
 from ariane.store.index.index_file import HashedKeys, ScannedKeys
@@ -185,8 +185,9 @@ class LogRecovery:
     def finish(self) -> RecoveryReport:
         """Make the end of the log its end on the disk, too."""
         loaded, plan, scanner = self._loaded, self.plan, self._scanner
-        notes, cut_bytes = list(plan.notes), 0
+        notes, cut_bytes, torn_bytes = list(plan.notes), 0, 0
         if loaded.log.bases:
+            torn_bytes = _torn_size(loaded.log, scanner.end)
             cut_bytes = _cut(loaded.files, loaded.log, plan.read_from, scanner.end)
         if plan.is_empty:
             cut_bytes = 0  # what is left of a log without a record
@@ -206,7 +207,15 @@ class LogRecovery:
             notes=(*notes, *self._overwritten),
             corrupt_ranges=tuple(scanner.corrupt_ranges),
             commits=self._commits,
+            has_lost_records=bool(scanner.corrupt_ranges) or cut_bytes > torn_bytes,
         )
+
+
+def _torn_size(log: Segments, end: int) -> int:
+    """Return how many bytes the first part of a record can have at `end`, where the log ends."""
+    head = log.read(end, SIZE_AND_MAGIC.size)
+    size, magic = SIZE_AND_MAGIC.unpack(head.ljust(SIZE_AND_MAGIC.size, b"\0"))
+    return size if magic in (MAGIC, FILLER_MAGIC) else len(head.rstrip(b"\0")) if size > 0 else 0
 
 
 def _prepare_rebuild(loaded: LoadedStore, read_from: int, notes: list[str], *, is_java: bool) -> bool:

@@ -1,0 +1,63 @@
+"""The incarnation of a member's data while its process runs: a failed flush, or records that are missing, end it.
+
+What a failed flush lost is unknown. The set in the record lists the former incarnation: this member cannot be a candidate before
+the set has admitted it again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from ariane.broker.failover.waiting import retried
+from ariane.broker.replication.member_identity import MemberIdentity
+from ariane.errors import StoreError
+from ariane.failover.agent import FailoverAgent
+from ariane.net.tasks import BackgroundTasks
+from ariane.store.message_store import MessageStore
+
+log = logging.getLogger("ariane.broker.failover.incarnation")
+
+
+class Incarnation:
+    """The identity of a member, in memory and on the disk, and the least end of its log."""
+
+    def __init__(self, identity: MemberIdentity, agent: FailoverAgent, tasks: BackgroundTasks) -> None:
+        self.identity = identity
+        self.log_end = 0  # of the log when its store was closed last, or where it was cut: the next one has as much
+        self._agent = agent  # a candidate only as a member of the stored set
+        self._tasks = tasks
+        self._failed: MessageStore | None = None  # whose failure ended the last incarnation
+
+    def check_opened(self, store: MessageStore, *, leads: bool) -> None:
+        """Compare an opened store with the one that was closed.
+
+        Raises:
+            StoreError: records are missing, and it was opened to lead.
+        """
+        if store.recovery_report.has_lost_records or store.commit_log_max < self.log_end:
+            lost = f"its log ends at {store.commit_log_max}, and had records up to {self.log_end} or corrupt ones"
+            self.renew(lost)
+            if leads:
+                raise StoreError(lost)
+
+    def on_failure(self, store: MessageStore, reason: object) -> bool:
+        """Note that a store failed, or was not closed in order; return whether that is new."""
+        is_new = store is not self._failed
+        if is_new:
+            self._failed = store
+            self.renew(reason)
+        return is_new
+
+    def renew(self, reason: object) -> None:
+        """Begin another incarnation at once, and store it as soon as the disk takes it."""
+        log.error("Member %s gets a new incarnation: %s", self.identity.member.name, reason, extra={"notice": True})
+        self.identity = identity = self.identity.renewed()
+        self._agent.state = msgspec.structs.replace(self._agent.state, me=identity.member)
+
+        async def store() -> None:
+            if self.identity is identity:
+                identity.store()
+
+        self._tasks.start(retried(store, "store the new incarnation"), "store the new incarnation")

@@ -1,0 +1,34 @@
+"""Cuts what no later master has off the closed store of a member: log, epochs, and positions that cover it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ariane.broker.config.broker_config import BrokerConfig, to_store_config
+from ariane.store.disk.files import Disk
+from ariane.store.log.epochs import EpochHistory
+from ariane.store.recovery.log_cut import cut_log
+
+log = logging.getLogger("ariane.broker.failover.member_cut")
+
+
+async def cut_member(config: BrokerConfig, disk: Disk, epochs: EpochHistory, common: int, end: int) -> None:
+    """Cut the log, which ends at `end`, at `common`.
+
+    Raises:
+        StoreError: no record begins there, or the disk fails.
+    """
+    path = await asyncio.to_thread(cut_log, to_store_config(config), disk, common, end)
+    epochs.cut(common)
+    # Positions of delay levels may cover deliveries that were cut off; they are in the log, too.
+    delays = f"{config.config_dir}/delayOffset.json"
+    if disk.size(delays) is not None:
+        disk.remove(delays)
+    log.warning(
+        "Cut %d bytes off the log at %d, which no later master has. They are readable: ariane store cat %s",
+        end - common,
+        common,
+        path,
+        extra={"notice": True},
+    )

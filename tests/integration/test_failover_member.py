@@ -1,0 +1,190 @@
+"""One member of a set with failover, in this process: its disk fails or is full, its agent ends, its switch is late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.failover.supervisor import FailoverBroker
+from ariane.broker.replication.member_identity import open_identity, read_boot_id
+from ariane.failover.coordination import RecordSnapshot, WriteOutcome, WriteResult
+from ariane.failover.leader_record import LeaderRecord
+from ariane.failover.member_state import MemberRole
+from ariane.model import host
+from ariane.store.message_store import RecordDraft
+from ariane.testing.disk import FakeDisk
+from failover_processes import broker_ports
+
+TTL_S = 3
+HOST = host.pack("127.0.0.1", 10911)
+
+
+class MemoryCoordination:
+    """A coordination service in this process, whose record a test may read."""
+
+    def __init__(self) -> None:
+        self.record: LeaderRecord | None = None
+        self._version = self._leases = 0
+        self._lease_end = 0.0
+
+    @property
+    def has_lease(self) -> bool:
+        return time.monotonic() < self._lease_end
+
+    async def read(self) -> RecordSnapshot:
+        lease = str(self._leases) if self.has_lease else ""
+        return RecordSnapshot(self.record, str(self._version), lease)
+
+    def _store(self, record: LeaderRecord) -> None:
+        self.record, self._version = record, self._version + 1
+
+    def _grant(self) -> None:
+        self._leases, self._lease_end = self._leases + 1, time.monotonic() + TTL_S
+
+    async def _apply(self, *, applies: bool, record: LeaderRecord | None, lease: bool | None) -> WriteResult:
+        if applies:
+            if record is not None:
+                self._store(record)
+            if lease is not None:
+                self._grant() if lease else setattr(self, "_lease_end", 0.0)
+        return WriteResult(WriteOutcome.DONE if applies else WriteOutcome.REFUSED, await self.read())
+
+    async def create(self, record: LeaderRecord) -> WriteResult:
+        return await self._apply(applies=self.record is None, record=record, lease=None)
+
+    async def acquire(self, expected: RecordSnapshot, record: LeaderRecord) -> WriteResult:
+        return await self._apply(
+            applies=not expected.lease and await self.read() == expected, record=record, lease=True
+        )
+
+    async def renew(self, expected: RecordSnapshot) -> WriteResult:
+        is_held = bool(expected.lease) and (await self.read()).lease == expected.lease
+        return await self._apply(applies=is_held, record=None, lease=True)
+
+    async def swap(self, expected: RecordSnapshot, record: LeaderRecord) -> WriteResult:
+        return await self._apply(applies=(await self.read()).version == expected.version, record=record, lease=None)
+
+    async def release(self, expected: RecordSnapshot, record: LeaderRecord) -> WriteResult:
+        return await self._apply(applies=(await self.read()).version == expected.version, record=record, lease=False)
+
+    async def close(self) -> None:
+        """Do nothing: it has no connection."""
+
+
+def config_of(**settings: Any) -> BrokerConfig:
+    port = broker_ports(1)[0]
+    return BrokerConfig(
+        store_path_root_dir="/store", bind_address="127.0.0.1", listen_port=port, broker_ip1="127.0.0.1",
+        broker_role="SYNC_MASTER", broker_id=1, member_name="a", failover_ttl=TTL_S,
+        failover_members=f"a=127.0.0.1:{port};b=127.0.0.1:1", failover_endpoints="http://127.0.0.1:1",
+        mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=4000, **settings,
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def member(
+    config: BrokerConfig, disk: FakeDisk, service: MemoryCoordination, **options: Any
+) -> AsyncIterator[FailoverBroker]:
+    async with asyncio.timeout(60):
+        async with FailoverBroker(config, disk=disk, coordination=service, **options) as broker:
+            yield broker
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+async def leads(broker: FailoverBroker) -> None:
+    await until(lambda: broker.is_leader and broker.agent.state.role is MemberRole.MASTER)
+
+
+def put(broker: FailoverBroker) -> int:
+    store = broker.broker.services.store
+    store.put(RecordDraft(topic="T", queue_id=0, body=b"x", born_ms=1, born_host=HOST))
+    return store.commit_log_max
+
+
+def stored_incarnation(disk: FakeDisk) -> str:
+    """Return what the next start has."""
+    return open_identity(disk.after_kill(), "/store", "a", boot_id=read_boot_id(), log_end=1).member.incarnation
+
+
+def test_6468_a_failed_disk_ends_the_lease_and_the_incarnation() -> None:
+    """apache/rocketmq#6468: a master whose disk fails keeps its place, and takes no message."""
+
+    async def work() -> None:
+        disk, service = FakeDisk(), MemoryCoordination()
+        async with member(config_of(), disk, service, creates_set=True) as broker:
+            await leads(broker)
+            put(broker)
+            former = stored_incarnation(disk)
+
+            def fail(kind: str, path: str) -> None:
+                if ("commitlog" in path and kind == "fsync") or ("/ariane/member" in path and kind != "remove"):
+                    raise OSError(errno.EIO, "I/O error", path)
+
+            failed, disk.fail = broker.broker, fail
+            put(broker)
+            await until(lambda: broker.agent.state.role is not MemberRole.MASTER)
+            assert broker.agent.state.me.incarnation != former
+            await until(lambda: not service.has_lease)
+            assert stored_incarnation(disk) != former, (
+                "also if the process is killed now, and the identity cannot be written"
+            )
+            disk.fail = lambda kind, path: None
+            await until(lambda: broker._broker not in (None, failed))
+            await until(lambda: stored_incarnation(disk) == broker.agent.state.me.incarnation)
+            assert service.record is not None
+            assert broker.agent.state.me not in service.record.in_sync, "the set has to admit it again"
+
+    asyncio.run(work())
+
+
+def test_a_last_flush_that_fails_at_a_switch_leaves_a_broker() -> None:
+    async def work() -> None:
+        disk, service = FakeDisk(), MemoryCoordination()
+        async with member(config_of(), disk, service, creates_set=True) as broker:
+            await leads(broker)
+            former = broker.agent.state.me
+            failing = True
+
+            def fail(kind: str, path: str) -> None:
+                if failing and broker._broker is None and "checkpoint" in path:
+                    raise OSError(errno.EIO, "I/O error", path)
+
+            disk.fail = fail
+            put(broker)
+            broker.hand_over("b")
+            await until(lambda: broker.agent.state.me != former)
+            failing = False
+            await until(lambda: broker._broker is not None)
+
+    asyncio.run(work())
+
+
+class ShortenedLog(FailoverBroker):
+    """A member that lost the end of its log while its store was closed."""
+
+    async def _close_broker(self, *, is_final: bool = False) -> None:
+        await super()._close_broker(is_final=is_final)
+        self._incarnation.log_end += 100
+
+
+def test_a_log_that_became_shorter_is_not_promoted() -> None:
+    async def work() -> None:
+        service = MemoryCoordination()
+        broker = ShortenedLog(config_of(), disk=FakeDisk(), coordination=service, creates_set=True)
+        async with asyncio.timeout(60), broker:
+            await until(lambda: service.record is not None and service.record.epoch > 0)
+            assert service.record is not None
+            await until(lambda: service.record is not None and broker.agent.state.me not in service.record.in_sync)
+            await until(lambda: broker.agent.state.role is MemberRole.INELIGIBLE)
+            assert "had records up to" in broker.agent.state.fault
+
+    asyncio.run(work())
