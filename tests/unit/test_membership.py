@@ -271,6 +271,23 @@ def test_waits_of_an_epoch_fail_with_it() -> None:
     asyncio.run(work())
 
 
+def test_nothing_is_confirmed_while_a_master_parts() -> None:
+    """The outcome of a swap that is open then is never taken: it may have been applied."""
+    master = Master(A)
+    master.feed.notify_appended()
+    confirmed = master.store.replication_source.confirmed
+    master.report(B)
+    assert isinstance(master.agent.state.open_write, SwapRecord)
+    end = master.put()
+    master.agent.observe(HigherEpoch(EPOCH + 1))
+    master.feed.fail_waiters(StoreError("epoch 4 is over"))
+    master.feed._in_sync.on_disconnect(B)
+    master.pass_time(0.02)
+    master.feed.notify_appended()
+    assert master.store.replication_source.confirmed == confirmed
+    assert master.feed.acknowledged_offset < end
+
+
 def test_requests_of_members() -> None:
     master = Master()
     answer = member_request(master.membership, "end", "b", EPOCH)

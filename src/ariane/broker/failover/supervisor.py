@@ -430,9 +430,9 @@ class FailoverBroker:
                 broker.services.registration.abandon()
             membership.parting_until = min(self.agent.state.deadline, self._boot_clock.boottime() + PARTING_S)
             broker.services.dispatcher.pull_waiters.expire_all()
-            broker.services.feed.fail_waiters(
-                StoreError(f"epoch {epoch} is over: whether the next one has the record is unknown")
-            )
+            broker.services.store.refusal = StoreError(f"epoch {epoch} is over: send again")
+            error = StoreError(f"epoch {epoch} is over: whether the next one has the record is unknown")
+            broker.services.feed.fail_waiters(error)
         if not self._is_stopping:
             self._tasks.start(self._become_slave(PARTING_S), "open the broker as a slave")
 

@@ -69,6 +69,7 @@ class ReplicationFeed:
         self._leads = membership is not None and membership.epoch > 0  # by a lease, in an epoch
         self._epoch = membership.epoch if membership else epoch  # of this master; 0 without failover, and of a follower
         self._swapping: frozenset[InSyncMember] | None = None  # proposed for the record, outcome not taken
+        self._is_over = False  # the epoch: nothing is confirmed any more, because the outcome of a swap is not taken
         self._clock = clock  # monotonic: how long members are behind
         self._own = membership.me if membership else InSyncMember(member_name(config), "leader")
         self._in_sync = self._begin()
@@ -163,8 +164,11 @@ class ReplicationFeed:
         self._waiters.fail(error)
         self._confirmations.fail(error)
         self._change_waiters.fail(error)
+        self._is_over = True
 
     def _advance(self) -> None:
+        if self._is_over:
+            return
         self._waiters.advance(self.acknowledged_offset)
         self._confirmations.advance(self.acknowledged_offset)
         self._change_waiters.advance(self._in_sync.confirmed_changes)
@@ -442,7 +446,12 @@ class ReplicationFeed:
     def _confirm(self) -> None:
         """Let consumers read what the in-sync set has; nothing more while it has too few members."""
         source = self._store.replication_source
-        if source.confirmed is None or self._config.is_slave or self.in_sync_size < self._config.min_in_sync_replicas:
+        if (
+            self._is_over
+            or source.confirmed is None
+            or self._config.is_slave
+            or self.in_sync_size < self._config.min_in_sync_replicas
+        ):
             return
         if self._in_sync.confirmed > source.confirmed:
             source.confirmed = self._in_sync.confirmed
