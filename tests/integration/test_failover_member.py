@@ -168,6 +168,19 @@ def test_a_last_flush_that_fails_at_a_switch_leaves_a_broker() -> None:
     asyncio.run(work())
 
 
+def test_a_set_is_created_again_after_its_record_was_lost() -> None:
+    async def work() -> None:
+        config, disk = config_of(), FakeDisk()
+        for epoch in (1, 2):
+            service = MemoryCoordination()
+            async with member(config, disk, service, creates_set=True) as broker:
+                await leads(broker)
+                assert broker.agent.state.epoch == epoch
+                put(broker)
+
+    asyncio.run(work())
+
+
 class ShortenedLog(FailoverBroker):
     """A member that lost the end of its log while its store was closed."""
 

@@ -100,9 +100,10 @@ def answer_failsafe(state: MemberState, holder: str, epoch: int, now: float) -> 
     return (replace(state, failsafe_until=now + state.times.ttl_s) if agrees else state), agrees
 
 
-def first_record(members: list[InSyncMember], token: str) -> LeaderRecord:
-    """Return the record with which an operator creates a broker set; its members must have equal logs."""
-    return LeaderRecord(holder="", epoch=0, in_sync=sorted_members(members), set_version=0, token=token)
+def first_record(members: list[InSyncMember], token: str, *, epoch: int = 0) -> LeaderRecord:
+    """Return the record with which an operator creates a broker set. Its members must have equal logs, and have promised `epoch`
+    at most: when a former record was lost, a lower one would exclude them."""
+    return LeaderRecord(holder="", epoch=epoch, in_sync=sorted_members(members), set_version=0, token=token)
 
 
 # --- rules by observation ---

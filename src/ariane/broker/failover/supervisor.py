@@ -212,7 +212,8 @@ class FailoverBroker:
         self._probe.start()
         self._open.callback(self._probe.stop)
         if self._creates_set:
-            await create_set(self._service, decisions.first_record([identity.member], f"{state.nonce}.first"))
+            token, promised = f"{state.nonce}.first", epochs.promised
+            await create_set(self._service, decisions.first_record([identity.member], token, epoch=promised))
         self._open.push_async_callback(self._tasks.close)
         self._tasks.start(self._run_agent(), "run the agent")
 
