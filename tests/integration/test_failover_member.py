@@ -181,6 +181,16 @@ def test_a_set_is_created_again_after_its_record_was_lost() -> None:
     asyncio.run(work())
 
 
+def test_a_set_without_messages_starts_again_after_an_orderly_stop() -> None:
+    async def work() -> None:
+        config, disk, service = config_of(), FakeDisk(), MemoryCoordination()
+        for _ in range(2):
+            async with member(config, disk, service, creates_set=True) as broker:
+                await leads(broker)
+
+    asyncio.run(work())
+
+
 class ShortenedLog(FailoverBroker):
     """A member that lost the end of its log while its store was closed."""
 

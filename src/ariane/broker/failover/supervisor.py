@@ -305,7 +305,7 @@ class FailoverBroker:
         if is_running_or_crashed(self._disk, self.config.store_path_root_dir):
             self._incarnation.on_failure(store, "its store was not closed in order")
         elif is_final:
-            self._incarnation.identity.mark_stopped()
+            self._incarnation.identity.mark_stopped(self._incarnation.log_end)
 
     async def _reopen(self, broker: Broker) -> None:
         await asyncio.sleep(REOPEN_S)

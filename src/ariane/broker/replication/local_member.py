@@ -61,4 +61,4 @@ class LocalMember:
         """Close the store; the incarnation of its data remains if everything is on the disk."""
         self._store.close()
         if self._identity is not None and not is_running_or_crashed(self._disk, self._root):
-            self._identity.mark_stopped()
+            self._identity.mark_stopped(self._store.commit_log_max)

@@ -3,7 +3,8 @@
     root/ariane/member   JSON: {"incarnation": "9f0c…", "boot_id": "61c2…"}; boot_id is empty after an orderly stop
 
 The incarnation changes when acknowledged records may be missing: the machine started again and the broker had not stopped in order,
-or the log is empty. `kill -9` loses nothing that was written. A leader admits a new incarnation again before it counts.
+or the log is empty and was not at an orderly stop (`end`). `kill -9` loses nothing that was written. A leader admits a new
+incarnation again before it counts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class _MemberDocument(msgspec.Struct, frozen=True):
     incarnation: str
     boot_id: str
+    end: int | None = None  # of the log at an orderly stop
 
 
 def member_name(config: BrokerConfig) -> str:
@@ -52,9 +54,10 @@ class MemberIdentity:
         self._root = root
         self._path = _path(root)
 
-    def mark_stopped(self) -> None:
+    def mark_stopped(self, log_end: int) -> None:
         """Note that everything is on the disk: the next start has the same data, also after another start of the machine."""
-        write_atomic(self._disk, self._path, msgspec.json.encode(_MemberDocument(self.member.incarnation, "")))
+        document = _MemberDocument(self.member.incarnation, "", log_end)
+        write_atomic(self._disk, self._path, msgspec.json.encode(document))
 
     def renewed(self) -> MemberIdentity:
         """Return the identity with another incarnation, because acknowledged records may be missing. `store` it."""
@@ -86,7 +89,9 @@ def open_identity(disk: Disk, root: str, name: str, *, boot_id: str, log_end: in
     path = _path(root)
     try:
         former = _read(disk, path)
-        is_kept = former is not None and log_end > 0 and former.boot_id in ("", boot_id)
+        # An empty log is complete only if it was empty at an orderly stop.
+        is_complete = log_end > 0 or (former is not None and former.end == 0)
+        is_kept = former is not None and is_complete and former.boot_id in ("", boot_id)
         incarnation = former.incarnation if former is not None and is_kept else secrets.token_hex(8)
         for directory in disk.make_dirs(path.rpartition("/")[0]):
             disk.fsync_dir(directory)
