@@ -191,6 +191,29 @@ def test_a_set_without_messages_starts_again_after_an_orderly_stop() -> None:
     asyncio.run(work())
 
 
+def test_a_member_takes_part_again_after_an_unexpected_answer() -> None:
+    class OddCoordination(MemoryCoordination):
+        is_odd = True
+
+        async def read(self) -> RecordSnapshot:
+            if self.is_odd:
+                self.is_odd = False
+                raise KeyError("kvs")
+            return await super().read()
+
+    async def work() -> None:
+        service = OddCoordination()
+        service.is_odd = False
+        async with member(config_of(), FakeDisk(), service, creates_set=True) as broker:
+            service.is_odd = True
+            await leads(broker)
+            service.is_odd = True
+            await until(lambda: not service.is_odd)
+            await leads(broker)
+
+    asyncio.run(work())
+
+
 class ShortenedLog(FailoverBroker):
     """A member that lost the end of its log while its store was closed."""
 

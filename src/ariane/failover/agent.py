@@ -192,6 +192,9 @@ class FailoverAgent:
             except ArianeError as error:
                 log.warning("The coordination service did not answer %s: %s", type(request).__name__, error)
                 result = UNKNOWN_RESULT
+            except Exception:  # such as an unexpected answer: the member must take part again with the next one
+                log.exception("The request %s failed", type(request).__name__)
+                result = UNKNOWN_RESULT
             self.observe(ServiceAnswered(request, result))
 
     async def _send(self, request: ServiceRequest) -> WriteResult:

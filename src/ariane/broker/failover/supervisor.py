@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import signal
 import time
 from collections.abc import Collection
 from types import TracebackType
@@ -221,9 +222,9 @@ class FailoverBroker:
         try:
             await self.agent.run()
         finally:
-            # Nothing would renew the lease, and nothing observe its end: answers stop at the deadline.
             if not self._is_stopping:
-                log.critical("The failover agent has ended: this broker answers nothing from its deadline on")
+                log.critical("The failover agent has ended, and nothing would end this state: stopping the broker")
+                signal.raise_signal(signal.SIGTERM)
 
     async def _give_up_lease(self) -> None:
         """Release the lease before the stop, so that another member need not wait for its end."""
