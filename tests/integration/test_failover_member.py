@@ -9,9 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.failover.supervisor import FailoverBroker
 from ariane.broker.replication.member_identity import open_identity, read_boot_id
+from ariane.errors import StoreError
 from ariane.failover.coordination import RecordSnapshot, WriteOutcome, WriteResult
 from ariane.failover.leader_record import LeaderRecord
 from ariane.failover.member_state import MemberRole
@@ -210,6 +213,27 @@ def test_a_member_takes_part_again_after_an_unexpected_answer() -> None:
             service.is_odd = True
             await until(lambda: not service.is_odd)
             await leads(broker)
+
+    asyncio.run(work())
+
+
+def test_a_switch_after_the_deadline_leaves_a_master_that_takes_sends() -> None:
+    async def work() -> None:
+        async with member(config_of(), FakeDisk(), MemoryCoordination(), creates_set=True) as broker:
+            await leads(broker)
+            agent = broker.agent
+            drain = broker._drain
+
+            async def late(successor: str) -> StoreError:
+                refusal = await drain(successor)
+                agent.state = replace(agent.state, role=MemberRole.HOLDING)  # the deadline passed
+                return refusal
+
+            broker._drain = late  # type: ignore[method-assign]
+            await broker._hand_over("b")
+            await leads(broker)
+            assert broker.broker.services.store.refusal is None
+            put(broker)
 
     asyncio.run(work())
 

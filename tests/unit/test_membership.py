@@ -296,6 +296,7 @@ def test_requests_of_members() -> None:
     assert answer.refusal == "its role is M"
     assert not member_request(master.membership, "failsafe", "b", EPOCH).agrees
     assert member_request(master.membership, "handover", "b", EPOCH).agrees
+    assert not member_request(master.membership, "handover", "d", EPOCH).agrees, "the record does not list it"
     assert master.supervisor.successors == ["b"]
     assert member_request(master.membership, "fence", "b", EPOCH + 2).promised == EPOCH + 2
     assert member_request(master.membership, "fence", "stray", EPOCH + 9).promised == EPOCH + 2

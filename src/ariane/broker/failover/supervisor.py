@@ -239,13 +239,8 @@ class FailoverBroker:
 
     def _holds_lease(self) -> bool:
         snapshot = self.agent.state.snapshot
-        record = snapshot.record if snapshot else None
-        return (
-            snapshot is not None
-            and record is not None
-            and bool(snapshot.lease)
-            and record.holder == self.agent.state.me.name
-        )
+        record = snapshot.record if snapshot and snapshot.lease else None
+        return record is not None and record.holder == self.agent.state.me.name
 
     # --- brokers ---
 
@@ -369,16 +364,19 @@ class FailoverBroker:
         self._tasks.start(self._hand_over(successor), "hand the lease over")
 
     async def _hand_over(self, successor: str) -> None:
-        await self._drain(successor or "another broker")
+        broker, refusal = self._broker, await self._drain(successor or "another broker")
         self.agent.observe(HandOver(successor))
+        if broker is not None and self.agent.state.role in LEADING and broker.services.store.refusal is refusal:
+            broker.services.store.refusal = None  # its deadline passed meanwhile: it leads on after the next renewal
 
-    async def _drain(self, successor: str) -> None:
-        """Refuse sends, which go to another broker, and answer all others: the whole set has them then."""
-        broker = self._broker
+    async def _drain(self, successor: str) -> StoreError:
+        """Refuse sends, which go to another broker, and answer all others: the whole set has them then. Return the refusal."""
+        broker, refusal = self._broker, StoreError(f"{successor} becomes the master of this set: send again")
         if broker is not None and self.is_leader:
             store, feed = broker.services.store, broker.services.feed
-            store.refusal = store.refusal or StoreError(f"{successor} becomes the master of this set: send again")
+            store.refusal = store.refusal or refusal
             await poll(lambda: feed.acknowledged_offset >= store.commit_log_max, HAND_OVER_S)
+        return refusal
 
     # --- FailoverReplica: what the agent asks for ---
 

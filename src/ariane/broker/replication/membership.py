@@ -155,7 +155,8 @@ class Membership:
             case "failsafe":
                 agrees = self._agent.answer_failsafe(request.member, request.epoch)
             case "handover":
-                agrees = self.epoch > 0 and self.may_answer()
+                is_member = any(request.member in ("", member.name) for member in self.record().in_sync)
+                agrees = self.epoch > 0 and self.may_answer() and is_member
                 if agrees:
                     self._supervisor.hand_over(request.member)
             case "end":
