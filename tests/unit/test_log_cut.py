@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 from pathlib import Path
 
@@ -115,6 +116,20 @@ def test_a_log_is_cut_at_records_only() -> None:
         with pytest.raises(StoreError, match="no record begins"):
             cut_log(CONFIG, disk, end, ends[-1])
     assert opened(disk).commit_log_max == ends[-1]
+
+
+def test_a_copy_that_has_no_room_leaves_no_part_of_it() -> None:
+    disk = FakeDisk()
+    ends = closed(disk, CONFIG)
+
+    def fail(kind: str, path: str) -> None:
+        if "/cut/" in path and kind == "write":
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    disk.fail = fail
+    with pytest.raises(StoreError, match="No space left"):
+        cut_log(CONFIG, disk, ends[7], ends[-1])
+    assert not [path for path in disk.paths() if "/cut/" in path]
 
 
 def test_what_was_cut_off_is_readable(tmp_path: Path) -> None:

@@ -347,8 +347,8 @@ class FailoverBroker:
             try:
                 await cut_member(role_config(self.config, leads=False), self._disk, epochs, common, end)
                 self._incarnation.log_end = common
-            except ArianeError as error:
-                log.error("The log cannot be cut at %d: %s", common, error)
+            except Exception:  # whatever it was, a Broker is opened
+                log.exception("The log cannot be cut at %d", common)
                 await asyncio.sleep(RETRY_S)
             await retried(lambda: self._open_broker(0), "open the broker as a slave")
             self._follow_holder()

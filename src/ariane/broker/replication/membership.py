@@ -112,7 +112,13 @@ class Membership:
         """Return the address of the member that leads; "" if it is not known, or this one."""
         snapshot = self._agent.state.snapshot
         record = snapshot.record if snapshot else None
-        return "" if record is None or record.holder == self.me.name else self._addresses.get(record.holder, "")
+        if record is None or record.holder in ("", self.me.name):
+            return ""
+        if record.holder not in self._addresses:
+            log.error(
+                "failoverMembers lacks %s, which the record names as the holder: nothing is followed", record.holder
+            )
+        return self._addresses.get(record.holder, "")
 
     def check_epoch(self, epoch: int) -> None:
         """Check the epoch of a leader before it is promised.

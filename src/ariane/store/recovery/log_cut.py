@@ -12,6 +12,8 @@ starts with its whole log, and is cut again.
 
 from __future__ import annotations
 
+import contextlib
+
 from ariane.errors import StoreError
 from ariane.kernels.scanned_record import NotARecord
 from ariane.protocol.records.record import FILLER_MAGIC, SIZE_AND_MAGIC
@@ -100,7 +102,11 @@ def _copy_aside(disk: Disk, root: str, log: Segments, start: int, end: int) -> s
             disk.pwrite(handle, data, offset - start)
             offset += len(data)
         disk.fsync(handle)
-    finally:
+    except BaseException:
         disk.close(handle)
+        with contextlib.suppress(OSError):  # each attempt would leave another part on a full disk
+            disk.remove(path)
+        raise
+    disk.close(handle)
     disk.fsync_dir(directory)
     return path
