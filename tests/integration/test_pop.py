@@ -21,7 +21,13 @@ from ariane.protocol.command import Command
 from ariane.protocol.records import record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData
-from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset, SendMessage, UpdateConsumerOffset
+from ariane.protocol.requests.messaging import (
+    OffsetResponse,
+    QueryConsumerOffset,
+    QueueRef,
+    SendMessage,
+    UpdateConsumerOffset,
+)
 from ariane.protocol.requests.pop import AckMessage, ChangeInvisibleTime, PopMessage, PopMessageResponse
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
@@ -88,6 +94,15 @@ class Client:
     async def ack(self, message: Taken, group: str = "G") -> int:
         header = AckMessage(group, "T", message.queue_id, message.handle, message.offset)
         return (await self.call(RequestCode.ACK_MESSAGE, header)).code
+
+    async def batch_ack(self, messages: list[Taken]) -> int:
+        """Acknowledge messages of one queue that were taken together."""
+        start, taken_ms, invisible_ms = map(int, messages[0].handle.split(" ")[:3])
+        bits = sum(1 << message.offset - start for message in messages)
+        encoded = base64.b64encode(bits.to_bytes(bits.bit_length() // 8 + 1, "little")).decode()
+        ack = {"c": "G", "t": "T", "r": "0", "so": start, "q": messages[0].queue_id, "rq": 0, "pt": taken_ms}
+        body = json.dumps({"brokerName": "broker-a", "acks": [{**ack, "it": invisible_ms, "b": encoded}]}).encode()
+        return (await self.call(RequestCode.BATCH_ACK_MESSAGE, body=body)).code
 
     async def hide(self, message: Taken, invisible_ms: int) -> str:
         header = ChangeInvisibleTime("G", "T", message.queue_id, message.handle, message.offset, invisible_ms)
@@ -244,24 +259,30 @@ def test_several_acknowledgements_are_sent_at_once(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send(*(b"%d" % number for number in range(10)))
         messages = await client.pop()
-        start, taken_ms = messages[0].handle.split(" ")[:2]
-        bits = base64.b64encode(bytes([0b1111_1101, 0b11])).decode()
-        ack = {
-            "c": "G",
-            "t": "T",
-            "r": "0",
-            "so": int(start),
-            "q": 0,
-            "rq": 0,
-            "pt": int(taken_ms),
-            "it": 60_000,
-            "b": bits,
-        }
-        body = json.dumps({"brokerName": "broker-a", "acks": [ack]}).encode()
-        assert (await client.call(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
+        assert await client.batch_ack(messages[:1] + messages[2:]) == 0
         assert await client.committed() == 1
         assert await client.ack(messages[1]) == 0
         assert await client.committed() == 10
+
+    against_broker(config(tmp_path), work)
+
+
+@pytest.mark.usefixtures("untimed_ticks")
+def test_acknowledgements_beyond_a_rate_are_not_refused(tmp_path: Path) -> None:
+    """Clients of 5.x do not repeat refused ones: the messages would be delivered again."""
+
+    async def work(client: Client) -> None:
+        await client.send(b"0", b"1", b"2")
+        messages = await client.pop()
+        limit = b"serverRequestsPerSecond=1"
+        assert (await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=limit)).code == 0
+        async with ConnectionPool() as peers:
+            other = Client(peers, client.addr)
+            calls = [other.call(RequestCode.GET_MAX_OFFSET, QueueRef("T", 0)) for _ in range(100)]
+            assert {answer.code for answer in await asyncio.gather(*calls)} == {0, 2}
+        # All in one batch: nothing more is read from the connection afterwards, until the rate allows it.
+        acks = client.ack(messages[0]), client.batch_ack(messages[1:2]), client.hide(messages[2], 90_000)
+        assert (await asyncio.gather(*acks))[:2] == [0, 0]
 
     against_broker(config(tmp_path), work)
 

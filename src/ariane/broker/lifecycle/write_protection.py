@@ -35,7 +35,8 @@ SEND_CODES = frozenset(
 )
 
 # Answered without waiting, so they are served even if the maximum number of requests is in flight: clients keep their
-# membership and offsets, and an operator can still connect.
+# membership, offsets and acknowledgements, and an operator can still connect. Java's clients do not repeat a refused
+# acknowledgement: the message would be delivered again.
 EXEMPT_CODES = frozenset(
     {
         RequestCode.HEART_BEAT,
@@ -43,6 +44,9 @@ EXEMPT_CODES = frozenset(
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
         RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.GET_BROKER_CONFIG,
         RequestCode.GET_BROKER_RUNTIME_INFO,
