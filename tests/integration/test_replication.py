@@ -25,6 +25,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.records import properties, record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.admin import ConsumerOffsetTable, CreateTopic, TopicRef
+from ariane.protocol.requests.audit import GetAuditLog
 from ariane.protocol.requests.messaging import (
     COMMIT_OFFSET,
     SUBSCRIPTION,
@@ -406,6 +407,10 @@ def test_a_master_serves_only_slaves_that_prove_an_account(
                 else:
                     await until(lambda: "does not have broker:broker-a" in caplog.text)
                     assert not master._feed.has_slaves
+                    assert master._audit is not None
+                    record, *_ = (await master._audit.read(GetAuditLog(result="refused"))).records
+                    assert (record.request, record.account) == ("REPLICATION", "reader-account")
+                    assert record.address.startswith("127.0.0.1:") and "broker:broker-a" in record.reason
 
     with caplog.at_level(logging.INFO):
         with_pair(tmp_path, work)

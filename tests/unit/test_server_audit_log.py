@@ -208,6 +208,20 @@ def test_connections_beyond_a_limit_are_recorded_and_counted(tmp_path: Path) -> 
     assert (counts.address, counts.count) == ("10.0.0.5", 7)
 
 
+def test_refused_slaves_are_recorded_and_counted(tmp_path: Path) -> None:
+    async def work(log: ServerAuditLog) -> None:
+        for port in range(PER_SENDER + 7):
+            log.refused_slave("10.0.0.5", f"10.0.0.5:{port}", "a-slave", "no valid signature")
+
+    records = run(tmp_path, work)
+    assert {(record.request, record.result, record.account) for record in records} == {
+        ("REPLICATION", "refused", "a-slave")
+    }
+    assert [record.address for record in records] == [f"10.0.0.5:{port}" for port in range(PER_SENDER)]
+    (counts,) = [record for record in (read_page(audit_files(tmp_path), GetAuditLog())).records if record.count > 1]
+    assert (counts.address, counts.account, counts.count) == ("10.0.0.5", "a-slave", 7)
+
+
 def test_a_line_that_a_crash_tore_damages_no_other_and_numbers_continue(tmp_path: Path) -> None:
     async def change(log: ServerAuditLog) -> None:
         serve = log.with_records({Code.DELETE_TOPIC_IN_BROKER: lambda request, sender: Reply()})

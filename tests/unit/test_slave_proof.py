@@ -30,7 +30,7 @@ accounts:
 class Pipe:
     """One end of a connection in memory."""
 
-    addr = "10.0.0.9:1"
+    ip, addr = "10.0.0.9", "10.0.0.9:1"
 
     def __init__(self, outgoing: asyncio.StreamReader, incoming: asyncio.StreamReader) -> None:
         self._outgoing, self._incoming = outgoing, incoming
@@ -49,14 +49,23 @@ class Pipe:
 
 
 class Access:
-    """Access control with the accounts of FILE."""
+    """Access control with the accounts of FILE, and the audit log of it: refused slaves."""
 
     def __init__(self) -> None:
+        self.refused: list[tuple[str, str, str]] = []  # address, account and reason
         self.acl = Acl([("plain_acl.yml", parse_acl_file("plain_acl.yml", yaml.safe_load(FILE)))], {})
 
     @property
     def state(self) -> Access:
         return self
+
+    @property
+    def audit(self) -> Access:
+        return self
+
+    def refused_slave(self, ip: str, addr: str, account: str, reason: str) -> None:
+        assert addr.startswith(ip)
+        self.refused.append((addr, account, reason))
 
 
 async def ends() -> tuple[Pipe, Pipe]:
@@ -64,22 +73,24 @@ async def ends() -> tuple[Pipe, Pipe]:
     return Pipe(there, back), Pipe(back, there)
 
 
-async def checked(slave: Pipe, master: Pipe, broker: str = "broker-a") -> None:
+async def checked(slave: Pipe, master: Pipe, access: Access) -> None:
     try:
         opening = await master.read_exactly(8, 1)
-        await check_proof(cast(Stream, master), opening, cast(AccessControl, Access()), broker, 1)
+        await check_proof(cast(Stream, master), opening, cast(AccessControl, access), "broker-a", 1)
     finally:
         master.close()
 
 
-async def proven(credentials: Credentials, slave_of: str = "broker-a") -> None:
+async def proven(credentials: Credentials, slave_of: str, access: Access) -> None:
     slave, master = await ends()
-    await asyncio.gather(prove(cast(Stream, slave), credentials, slave_of, 1), checked(slave, master))
+    await asyncio.gather(prove(cast(Stream, slave), credentials, slave_of, 1), checked(slave, master, access))
 
 
 @pytest.mark.parametrize("name", ["cluster", "any", "admin"])
 def test_accounts_with_the_broker_are_served(name: str) -> None:
-    asyncio.run(proven(Credentials(f"{name}-account", f"{name}-secret")))
+    access = Access()
+    asyncio.run(proven(Credentials(f"{name}-account", f"{name}-secret"), "broker-a", access))
+    assert access.refused == []
 
 
 @pytest.mark.parametrize(
@@ -92,19 +103,28 @@ def test_accounts_with_the_broker_are_served(name: str) -> None:
     ],
 )
 def test_others_are_refused_even_from_listed_addresses(credentials: Credentials, slave_of: str, reason: str) -> None:
+    access = Access()
     with pytest.raises(ProtocolError, match=reason):
-        asyncio.run(proven(credentials, slave_of))
+        asyncio.run(proven(credentials, slave_of, access))
+    ((addr, account, recorded),) = access.refused
+    assert (addr, account) == (Pipe.addr, credentials.access_key)
+    assert reason in recorded
 
 
 @pytest.mark.parametrize("first", [replication.report(0), replication.report(1 << 40)])
 def test_a_java_slave_is_refused(first: bytes) -> None:
+    access = Access()
+
     async def work() -> None:
         slave, master = await ends()
         await slave.write(first)
-        await checked(slave, master)
+        await checked(slave, master, access)
 
     with pytest.raises(ProtocolError, match="haAclEnable"):
         asyncio.run(work())
+    ((addr, account, recorded),) = access.refused
+    assert (addr, account) == (Pipe.addr, "")
+    assert "proves no account" in recorded
 
 
 def test_a_repeated_proof_is_refused() -> None:
@@ -118,7 +138,7 @@ def test_a_repeated_proof_is_refused() -> None:
         )
         fields = signing.sign(credentials, {"brokerName": "broker-a"}, content)
         await slave.write(replication_proof.MAGIC, replication_proof.encode_proof(fields))
-        await checked(slave, master)
+        await checked(slave, master, Access())
 
     with pytest.raises(ProtocolError, match="no valid signature"):
         asyncio.run(work())
@@ -129,7 +149,7 @@ def test_a_malformed_proof_is_refused(sent: bytes) -> None:
     async def work() -> None:
         slave, master = await ends()
         await slave.write(replication_proof.MAGIC, sent)
-        await checked(slave, master)
+        await checked(slave, master, Access())
 
     with pytest.raises(ProtocolError, match="Invalid proof"):
         asyncio.run(work())

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ariane.access import secret_references
 from ariane.access import users as user_table
@@ -69,6 +69,14 @@ class UserSettings(NamedTuple):
     """Whether policies are checked; otherwise users may do everything."""
 
 
+class AccessAudit(RefusalRecorder, Protocol):
+    """Records what access control refuses. [ServerAuditLog]"""
+
+    def refused_slave(self, ip: str, addr: str, account: str, reason: str) -> None:
+        """Record a slave that did not prove the account which it needs."""
+        ...
+
+
 class AccessControl:
     """Checks requests by the accounts in the files below `home`, and by users.
 
@@ -92,8 +100,8 @@ class AccessControl:
         self._executor = executor
         self._now_ms = now_ms
         self._lock = asyncio.Lock()  # a change and a poll of the files exclude each other
-        # Records refused requests; None: they are only logged.
-        self.audit: RefusalRecorder | None = None
+        # Records refused requests and slaves; None: they are only logged.
+        self.audit: AccessAudit | None = None
         self._peer_log = PeerLog(log)  # refused requests are logged at a bounded rate per peer
         if home is not None:
             self._create_default()

@@ -40,7 +40,8 @@ RETRY_S = 1.0  # after a failure of the disk
 DRAIN_INTERVAL_S = 10.0  # of looking for counts of refusals that are due
 CLOSE_S = 5.0  # for the last records
 
-CONNECTION = "CONNECTION"  # in the place of a request, of a connection that is refused
+# In the place of a request, of a connection that is refused, and of a slave.
+CONNECTION, REPLICATION = "CONNECTION", "REPLICATION"
 
 Condition = Callable[[Command, Peer], bool]
 
@@ -150,6 +151,11 @@ class ServerAuditLog:
         """Record a connection that was closed when it was opened."""
         if self._permits(Sender(peer.ip, "", CONNECTION, REFUSED)):
             self._append(self._new(CONNECTION, REFUSED, address=peer.addr, reason=reason))
+
+    def refused_slave(self, ip: str, addr: str, account: str, reason: str) -> None:
+        """Record a slave that did not prove the account which it needs to replicate this broker."""
+        if self._permits(Sender(ip, records.cut(account, records.NAME_MAX), REPLICATION, REFUSED)):
+            self._append(self._new(REPLICATION, REFUSED, account=account, address=addr, reason=reason))
 
     async def record_due_counts(self) -> None:
         """Record how many requests had no record of their own, once a minute."""

@@ -40,9 +40,7 @@ async def check_proof(stream: Stream, opening: bytes, access: AccessControl, bro
         ConnectionLost: the slave closed the connection, or sent nothing for `within_s`.
     """
     if opening != proofs.MAGIC:
-        raise ProtocolError(
-            f"slave {stream.addr} proves no account: set haAclEnable=true, or false here if it is Java's"
-        )
+        raise _refusal(stream, access, "", "it proves no account: set haAclEnable=true, or false here if it is Java's")
     challenge = secrets.token_bytes(proofs.CHALLENGE_SIZE)
     await stream.write(challenge)
     size = proofs.proof_size(await stream.read_exactly(proofs.SIZE_SIZE, within_s))
@@ -53,13 +51,20 @@ async def check_proof(stream: Stream, opening: bytes, access: AccessControl, bro
 def _check_fields(
     stream: Stream, fields: dict[str, str], challenge: bytes, access: AccessControl | None, broker: str
 ) -> None:
+    denial: str | None = None
     if fields.get("brokerName") != broker:
-        raise ProtocolError(f"slave {stream.addr} is one of {fields.get('brokerName')!r}, not of {broker}")
-    if access is None:
-        return
-    denial = access.state.acl.broker_denial(broker, fields, proofs.signed_content(challenge))
+        denial = f"it is one of {fields.get('brokerName')!r}, not of {broker}"
+    elif access is not None:
+        denial = access.state.acl.broker_denial(broker, fields, proofs.signed_content(challenge))
     if denial is not None:
-        raise ProtocolError(f"slave {stream.addr} is refused: {denial}")
+        raise _refusal(stream, access, fields.get(signing.ACCESS_KEY, ""), denial)
+
+
+def _refusal(stream: Stream, access: AccessControl | None, account: str, reason: str) -> ProtocolError:
+    """Return the error of a slave that is not served, recorded in the audit log if it needs an account."""
+    if access is not None and access.audit is not None:
+        access.audit.refused_slave(stream.ip, stream.addr, account, reason)
+    return ProtocolError(f"slave {stream.addr} is refused: {reason}")
 
 
 async def greet(
