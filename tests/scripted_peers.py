@@ -8,6 +8,7 @@ import msgspec
 
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.requester import ServerRequest
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -40,9 +41,8 @@ class ScriptedPeers(ConnectionPool):
         self.sent: list[tuple[str, RequestCode, msgspec.Struct | None]] = []
         self.bodies: list[bytes] = []  # of the requests, in the order of `sent`
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command:
+    async def exchange(self, request: ServerRequest) -> Command:
+        addr, code, header, body, _ = request
         self.sent.append((addr, RequestCode(code), header))
         self.bodies.append(body)
         answer = self.script.get((addr, RequestCode(code)), ConnectionLost(addr, "refused"))

@@ -13,6 +13,7 @@ from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConnectionLost
 from ariane.model.topic import TopicConfig
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.requester import ServerRequest
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -60,9 +61,8 @@ class ScriptedCluster(ConnectionPool):
         self.down: set[str] = set()
         self.changes: list[tuple[str, RequestCode, Any]] = []
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 0
-    ) -> Command:
+    async def exchange(self, request: ServerRequest) -> Command:
+        addr, code, header, *_ = request
         if addr in self.down:
             raise ConnectionLost(addr, "refused")
         return self._name_server(code, header) if addr == NAMESRV else self._broker(addr, code, header)

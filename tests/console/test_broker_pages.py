@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
@@ -27,6 +26,7 @@ from ariane.console.settings import ConsoleSettings
 from ariane.console.texts.sparkline import spark_path
 from ariane.errors import ConnectionLost, ServerUnavailable
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.requester import ServerRequest
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -195,10 +195,8 @@ class MasterIsGone:
 class ExceededLimits(ConnectionPool):
     """Reports limits that were exceeded."""
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 0
-    ) -> Command:
-        assert code == RequestCode.GET_BROKER_RUNTIME_INFO
+    async def exchange(self, request: ServerRequest) -> Command:
+        assert request.code == RequestCode.GET_BROKER_RUNTIME_INFO
         table = {"exceededLimits": "serverTopicsMax 2, addressRequestsPerSecond 5", "brokerVersionDesc": "V4_9_4"}
         totals = [f"msg{kind}TotalToday{time}" for kind in ("Put", "Get") for time in ("Now", "Morning")]
         table |= dict.fromkeys(["bootTimestamp", *totals], "1")
@@ -274,10 +272,8 @@ def test_the_page_of_operations_sends_no_request(tmp_path: Path) -> None:
 class NoServers(ConnectionPool):
     """Refuses all connections."""
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 0
-    ) -> Command:
-        raise ConnectionLost(addr, "refused")
+    async def exchange(self, request: ServerRequest) -> Command:
+        raise ConnectionLost(request.addr, "refused")
 
 
 def test_settings_are_searched_and_compared(client: TestClient) -> None:

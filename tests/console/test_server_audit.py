@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import msgspec
 from scripted_cluster import FIRST, NAMESRV, SECOND, FixedLive, ScriptedCluster
 
 from ariane.console.areas.access.server_audit import ServerAuditQuery, ServerAuditView, server_audit
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.console.services import ConsoleServices
 from ariane.console.settings import ConsoleSettings
+from ariane.net.pools.requester import ServerRequest
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -27,9 +27,8 @@ class AuditedCluster(ScriptedCluster):
         self.name_server = name_server
         self.asked: list[str] = []
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 0
-    ) -> Command:
+    async def exchange(self, request: ServerRequest) -> Command:
+        addr, code = request.addr, request.code
         if code == RequestCode.GET_NAMESRV_CONFIG:
             return Command(ResponseCode.SUCCESS, 0, 1, None, None, self.name_server.encode())
         if code == RequestCode.GET_AUDIT_LOG:
@@ -39,7 +38,7 @@ class AuditedCluster(ScriptedCluster):
                 number=7, time_ms=time_ms, server="name server", request="REGISTER_BROKER", result="done"
             )
             return Command(ResponseCode.SUCCESS, 0, 1, None, None, fastjson.write(AuditPage((record,))))
-        return await super().request(addr, code, header, body, timeout_ms=timeout_ms)
+        return await super().exchange(request)
 
 
 def page(cluster: AuditedCluster, data_dir: Path) -> ServerAuditView:
@@ -67,14 +66,14 @@ def test_name_servers_with_an_audit_log_are_asked(tmp_path: Path) -> None:
 
 def test_a_name_server_that_does_not_respond_is_named(tmp_path: Path) -> None:
     cluster = AuditedCluster("auditLogEnable=true")
-    answer = cluster.request
+    answer = cluster.exchange
 
-    async def request(addr: str, code: int, *values: object, **more: object) -> Command:
-        if code == RequestCode.GET_NAMESRV_CONFIG:
+    async def exchange(request: ServerRequest) -> Command:
+        if request.code == RequestCode.GET_NAMESRV_CONFIG:
             return Command(ResponseCode.SYSTEM_ERROR, 0, 1, "no permission")
-        return await answer(addr, code, *values, **more)  # type: ignore[arg-type]
+        return await answer(request)
 
-    cluster.request = request  # type: ignore[method-assign,assignment]
+    cluster.exchange = exchange  # type: ignore[method-assign]
     view = page(cluster, tmp_path)
     assert len(view.records.items) == 2
     assert len(view.unavailable) == 1 and "ns:1" in view.unavailable[0] and "no permission" in view.unavailable[0]

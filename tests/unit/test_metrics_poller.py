@@ -16,6 +16,7 @@ from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits,
 from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueRanges
 from ariane.model.message import Message
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.requester import ServerRequest
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -42,9 +43,8 @@ class Cluster(ConnectionPool):
         self.silent: set[str] = set()
         self.asked: list[tuple[str, RequestCode, str]] = []
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command:
+    async def exchange(self, request: ServerRequest) -> Command:
+        addr, code, header, _, timeout_ms = request
         values = encode_header(header) if header else {}
         self.asked.append((addr, RequestCode(code), "@".join(values.values())))
         if addr in self.silent:
@@ -329,9 +329,8 @@ class NameServers(ConnectionPool):
         self.masters = masters
         self.created: list[str] = []
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command:
+    async def exchange(self, request: ServerRequest) -> Command:
+        addr, code, *_, timeout_ms = request
         if code == RequestCode.UPDATE_AND_CREATE_TOPIC:
             self.created.append(addr)
             return Command(ResponseCode.SUCCESS)

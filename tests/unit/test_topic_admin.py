@@ -31,6 +31,7 @@ from ariane.errors import (
 )
 from ariane.model.topic import TopicConfig, permission_words
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.requester import ServerRequest
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -82,9 +83,8 @@ class ScriptedServers(ConnectionPool):
         self.script: Script = {**routes, **script}
         self.sent: list[tuple[str, RequestCode, msgspec.Struct | None, bytes]] = []
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command:
+    async def exchange(self, request: ServerRequest) -> Command:
+        addr, code, header, body, _ = request
         self.sent.append((addr, RequestCode(code), header, body))
         response = self.script.get((addr, RequestCode(code)), ConnectionLost(addr, "refused"))
         if isinstance(response, ReplyError):

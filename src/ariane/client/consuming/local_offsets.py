@@ -19,9 +19,10 @@ from pathlib import Path
 from ariane.client.consuming.offset_store import OffsetStore
 from ariane.client.instance.message_texts import identity
 from ariane.client.instance.namespace import Namespace
-from ariane.client.instance.route_cache import Peers, RouteCache
+from ariane.client.instance.route_cache import RouteCache
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.requests.callbacks import QueueTable, reset_body, reset_table
 
 log = logging.getLogger("ariane.client")
@@ -42,7 +43,7 @@ class LocalOffsets(OffsetStore):
 
     def __init__(
         self,
-        peers: Peers,
+        peers: ConnectionPool,
         routes: RouteCache,
         group: str,
         *,

@@ -12,11 +12,12 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from ariane.client.instance.route_cache import Peers, RouteCache
+from ariane.client.instance.route_cache import RouteCache
 from ariane.client.instance.validation import StartOffset
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
@@ -37,7 +38,7 @@ class OffsetStore:
 
     is_local = False  # True if offsets are stored on this machine instead of at the brokers
 
-    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: float) -> None:
+    def __init__(self, peers: ConnectionPool, routes: RouteCache, group: str, *, timeout_ms: float) -> None:
         self._peers = peers
         self._routes = routes  # finds the broker of a queue
         self._group = group  # offsets are stored by group, topic and queue

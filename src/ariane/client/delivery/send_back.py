@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ariane.client.instance.message_texts import identity
 from ariane.client.instance.namespace import Namespace
-from ariane.client.instance.route_cache import Peers, RouteCache
+from ariane.client.instance.route_cache import RouteCache
 from ariane.client.instance.send_types import PreparedMessage, Redelivery
 from ariane.client.instance.settings import ProducerSettings
 from ariane.client.sending.sender import MessageSender
@@ -22,6 +22,7 @@ from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import message as names
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import retry_topic
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.records import compression, properties
 from ariane.protocol.records.received_messages import is_unreadable
@@ -47,7 +48,7 @@ class SendBack:
 
     def __init__(
         self,
-        peers: Peers,
+        peers: ConnectionPool,
         routes: RouteCache,
         sender: MessageSender,
         group: str,

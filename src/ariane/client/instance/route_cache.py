@@ -11,13 +11,11 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from random import Random
-from typing import Protocol
-
-import msgspec
 
 from ariane.client.instance.namespace import Namespace
 from ariane.errors import ProtocolError, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.pools.name_servers import NameServerClient
 from ariane.protocol.client_rules.route_rules import (
     BrokerAddress,
@@ -28,24 +26,9 @@ from ariane.protocol.client_rules.route_rules import (
     subscribe_queues,
 )
 from ariane.protocol.client_rules.transient import NO_RESPONSE
-from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import MASTER_ID, TopicRoute
 
 log = logging.getLogger("ariane.client")
-
-
-class Peers(Protocol):
-    """Sends requests to servers: `ConnectionPool`, or a script in tests."""
-
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command: ...
-
-    async def request_ok(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command: ...
-
-    async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None: ...
 
 
 class RouteCache:
@@ -53,7 +36,7 @@ class RouteCache:
 
     def __init__(
         self,
-        peers: Peers,
+        peers: ConnectionPool,
         name_servers: tuple[str, ...],
         *,
         timeout_ms: float,

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ariane.client.instance.namespace import Namespace
-from ariane.client.instance.route_cache import Peers, RouteCache
+from ariane.client.instance.route_cache import RouteCache
 from ariane.errors import ArianeError, ConnectionLost
 from ariane.model.message import MessageQueue
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.clients import LockBatch, LockBatchResponse, WireQueue
@@ -36,7 +37,7 @@ class QueueLockClient:
     """Locks and unlocks queues for one group member."""
 
     def __init__(
-        self, peers: Peers, routes: RouteCache, group: str, client_id: str, namespace: Namespace | None = None
+        self, peers: ConnectionPool, routes: RouteCache, group: str, client_id: str, namespace: Namespace | None = None
     ) -> None:
         self._peers = peers
         self._routes = routes

@@ -26,7 +26,7 @@ from ariane.cluster.lag import oldest_age_ms
 from ariane.cluster.servers.broker_statistics import is_uncounted
 from ariane.errors import ArianeError, ProtocolError, ReplyError, RequestTimeout
 from ariane.model.topic import TopicConfig
-from ariane.net.pools.name_servers import Requester
+from ariane.net.pools.requester import Requester
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

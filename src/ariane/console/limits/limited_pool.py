@@ -26,7 +26,8 @@ from ariane.model.message import (
 from ariane.model.topic import TRANSACTION_GROUP
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, TraceEvent
 from ariane.net.connection import Connection
-from ariane.net.pools.connection_pool import REQUEST_TIMEOUT_MS, ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.requester import ServerRequest
 from ariane.protocol import fastjson, trace_codec
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -57,23 +58,16 @@ class LimitedPool(ConnectionPool):
         self._access = access
         self._trace_topic = trace_topic
 
-    async def request(
-        self,
-        addr: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
-    ) -> Command:
-        """Send a request and return what the account may see of the response; raises as `ConnectionPool.request`."""
+    async def exchange(self, request: ServerRequest) -> Command:
+        """Send a request and return what the account may see of the response."""
+        addr, code, header, body, _ = request
         need = NEEDS.get(code)
         if need is None:
             raise ReplyError(ResponseCode.NO_PERMISSION, "an account with limits cannot use this operation", addr)
         if (name := await self._hidden_name(addr, code, need, header, body)) is not None:
             answer, remark = need.refusal
             return Command(code=answer, remark=remark.format(name=name) or None, body=need.body)
-        response = await self._peers.request(addr, code, header, body, timeout_ms=timeout_ms)
+        response = await self._peers.exchange(request)
         if response.code != ResponseCode.SUCCESS:
             return response
         if need.answer == "record" and not self._limited_records(response.body):

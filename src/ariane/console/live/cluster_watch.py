@@ -31,7 +31,7 @@ from ariane.errors import ArianeError
 from ariane.metrics.polling.cluster_poller import ClusterPoller, PolledCluster
 from ariane.metrics.polling.scraped_cluster import ScrapedBroker
 from ariane.metrics.polling.wanted_statistics import PollScope
-from ariane.net.pools.name_servers import Requester
+from ariane.net.pools.requester import Requester
 
 log = logging.getLogger("ariane.console")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ariane.clock import Clock
 from ariane.cluster.servers.name_server_admin import parse_texts
 from ariane.errors import ArianeError
-from ariane.net.pools.name_servers import Requester
+from ariane.net.pools.requester import Requester
 from ariane.protocol.codes import RequestCode
 
 INTERVAL_S = 60.0

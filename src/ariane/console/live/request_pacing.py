@@ -11,10 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.net.pools.name_servers import Requester
+from ariane.net.pools.requester import Requester, ServerRequest
 from ariane.protocol.command import Command
 
 CPU_SHARE = 0.08  # of a core; the requests that are not paced take a little more
@@ -68,16 +66,14 @@ class CpuBudget:
         return self._balance_s
 
 
-class PacedRequests:
+class PacedRequests(Requester):
     """Sends requests within a budget."""
 
     def __init__(self, peers: Requester, budget: CpuBudget) -> None:
         self._peers = peers
         self._budget = budget
 
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command:
-        """Return the response of `addr`, whatever its code. The time limit begins when the budget allows the request."""
+    async def exchange(self, request: ServerRequest) -> Command:
+        """Send a request when the budget allows it; its time limit begins then."""
         await self._budget.wait()
-        return await self._peers.request(addr, code, header, body, timeout_ms=timeout_ms)
+        return await self._peers.exchange(request)

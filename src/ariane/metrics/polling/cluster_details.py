@@ -51,7 +51,7 @@ from ariane.metrics.polling.wanted_statistics import (
     request_statistics,
     wanted_statistics,
 )
-from ariane.net.pools.name_servers import Requester
+from ariane.net.pools.requester import Requester
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -34,7 +34,8 @@ from ariane.metrics.polling.scraped_cluster import (
     compute_progress,
 )
 from ariane.metrics.polling.wanted_statistics import EXPORTER_SCOPE, PollScope
-from ariane.net.pools.name_servers import NameServerClient, Requester
+from ariane.net.pools.name_servers import NameServerClient
+from ariane.net.pools.requester import Requester
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import SubscriptionGroupTable

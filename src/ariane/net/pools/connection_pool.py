@@ -12,19 +12,18 @@ from typing import Self
 
 import msgspec
 
-from ariane.errors import ConnectionLost, ReplyError
+from ariane.errors import ConnectionLost
 from ariane.model import host
 from ariane.net.connection import Connection, Handler, Sign
+from ariane.net.pools.requester import Requester, ServerRequest
 from ariane.net.tls import tls_fault
-from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import OUR_LANGUAGE, Command
 from ariane.protocol.requests import encode_header
 
 CONNECT_TIMEOUT_MS = 3000
-REQUEST_TIMEOUT_MS = 3000
 
 
-class ConnectionPool:
+class ConnectionPool(Requester):
     """Sends requests to addresses, over one connection per address.
 
         async with ConnectionPool() as pool:
@@ -67,43 +66,12 @@ class ConnectionPool:
         for connection in list(self._connections.values()):
             connection.close()
 
-    async def request(
-        self,
-        addr: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
-    ) -> Command:
-        """Send a request to `addr` and return the response, whatever its code.
-
-        Raises:
-            RequestTimeout: no response within `timeout_ms`.
-            ConnectionLost: the connection was refused, or closed before the response arrived.
-        """
-        connection = await self.connect(addr)
-        return await connection.request(code, self._fields(header), body, timeout_ms=timeout_ms)
-
-    async def request_ok(
-        self,
-        addr: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
-    ) -> Command:
-        """Send a request to `addr` and return the successful response.
-
-        Raises:
-            ReplyError: the response has another code than SUCCESS.
-            RequestTimeout, ConnectionLost: as `request`.
-        """
-        response = await self.request(addr, code, header, body, timeout_ms=timeout_ms)
-        if response.code != ResponseCode.SUCCESS:
-            raise ReplyError(response.code, response.remark, addr)
-        return response
+    async def exchange(self, request: ServerRequest) -> Command:
+        """Send a request over the connection to its server."""
+        connection = await self.connect(request.addr)
+        return await connection.request(
+            request.code, self._fields(request.header), request.body, timeout_ms=request.timeout_ms
+        )
 
     async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Send a request that has no response. Raise ConnectionLost if it cannot be written."""

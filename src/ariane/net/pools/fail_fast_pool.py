@@ -19,12 +19,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
-import msgspec
-
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, RequestTimeout
 from ariane.net.connection import Connection, Handler, Sign
-from ariane.net.pools.connection_pool import REQUEST_TIMEOUT_MS, ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.requester import ServerRequest
 from ariane.net.pools.server_health import ServerHealth
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import OUR_LANGUAGE, Command
@@ -88,22 +87,15 @@ class FailFastPool(ConnectionPool):
             probe.cancel()
         await super().__aexit__(kind, error, trace)
 
-    async def request(
-        self,
-        addr: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
-    ) -> Command:
-        """Send a request to `addr` and return the response, whatever its code.
+    async def exchange(self, request: ServerRequest) -> Command:
+        """Send a request and return the response.
 
         Raises:
-            RequestTimeout: no response within `timeout_ms`.
+            RequestTimeout: no response within the limit of the request.
             NotAsked: the server did not respond lately.
             ConnectionLost: the connection was refused or closed, or the server was found to be silent.
         """
+        addr, timeout_ms = request.addr, request.timeout_ms
         await self._admit(addr)
         started_s = self._clock.monotonic()
         is_accompanied = timeout_ms > self._limit_ms
@@ -111,7 +103,7 @@ class FailFastPool(ConnectionPool):
         if is_accompanied:
             self._start_probe(addr, self._patience_ms)
         try:
-            response = await self._request_within(timeout_ms, addr, code, header, body)
+            response = await self._exchange_within(request)
         except RequestTimeout as error:
             if timeout_ms >= self._limit_ms:
                 self._report_unanswered(addr, started_s, error.timeout_ms)
@@ -148,10 +140,9 @@ class FailFastPool(ConnectionPool):
         except TimeoutError:
             raise RequestTimeout(addr, self._limit_ms) from None
 
-    async def _request_within(
-        self, timeout_ms: float, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b""
-    ) -> Command:
+    async def _exchange_within(self, request: ServerRequest) -> Command:
         """Send a request. The limit is that of connecting, writing and waiting together."""
+        addr, code, header, body, timeout_ms = request
         fields = self._fields(header)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -198,7 +189,7 @@ class FailFastPool(ConnectionPool):
         code = RequestCode.GET_BROKER_CLUSTER_INFO if is_name_server else RequestCode.GET_BROKER_RUNTIME_INFO
         started_s = self._clock.monotonic()
         try:
-            await self._request_within(self._limit_ms, addr, code)
+            await self._exchange_within(ServerRequest(addr, code, timeout_ms=self._limit_ms))
         except RequestTimeout:
             # A response that another thread has just decoded may have arrived before the server stopped.
             return self._report_unanswered(addr, started_s, self._limit_ms, patience_ms)

@@ -8,11 +8,12 @@ Policy: `ariane.protocol.client_rules.name_server_lookup`; the blocking adapter 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ariane.errors import ReplyError, RouteNotFound
+from ariane.net.pools.requester import Requester
 from ariane.protocol.client_rules.name_server_lookup import (
     NameServerLookup,
     NameServerOrder,
@@ -27,16 +28,6 @@ from ariane.protocol.requests.routing import ClusterInfo, TopicRoute
 TIMEOUT_MS = 3000
 
 T = TypeVar("T")
-
-
-class Requester(Protocol):
-    """Sends requests to addresses: `net.connection_pool.ConnectionPool`, or a script in tests."""
-
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command:
-        """Return the response of `addr`, whatever its code."""
-        ...
 
 
 class NameServerClient:
