@@ -1,17 +1,20 @@
 """Build hooks: the documentation site, which `mkdocs build` writes before, as share/doc/ariane; the bill of materials as
-.dist-info/sboms/ariane.cdx.json (CycloneDX, PEP 770); the links of the README.
+.dist-info/sboms/ariane.cdx.json (CycloneDX, PEP 770); the jar for Spark's column pruning; the links of the README.
 
-    ARIANE_SITE=build/site ARIANE_REPOSITORY=https://github.com/OWNER/NAME python -m build
+    ARIANE_SITE=build/site ARIANE_SPARK_JARS=…/pyspark/jars ARIANE_REPOSITORY=https://github.com/OWNER/NAME python -m build
 
-Without ARIANE_SITE the wheel has no site: an installation from a clone needs none of mkdocs. Without ARIANE_REPOSITORY the metadata
-has no links to the repository, and the links of the README are relative.
+Without ARIANE_SITE the wheel has no site: an installation from a clone needs none of mkdocs. Without ARIANE_SPARK_JARS it has no
+jar, which is compiled on first use then. Without ARIANE_REPOSITORY the metadata has no links to the repository, and the links of
+the README are relative.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import subprocess
 import tempfile
 import uuid
 from pathlib import Path
@@ -25,13 +28,15 @@ OMITTED = {".map", ".gz"}  # for debuggers and web servers
 SBOM = "ariane.cdx.json"
 VENDORED = "src/ariane/console/static/vendor"  # scripts and styles of others, which the wheel contains
 LOCK = "requirements.lock"
+COMPILATION = "src/ariane/spark/pruning/compilation.py"
+JAR = "ariane/spark/pruning/ariane-spark.jar"  # where ariane.spark.pruning_jar() looks for it
 PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 RELATIVE_LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)")
 PICTURES = (".png", ".svg")
 
 
 class SiteHook(BuildHookInterface[Any]):
-    """Adds the bill of materials, and the files of the site to the data of the wheel."""
+    """Adds the bill of materials, the jar, and the files of the site to the data of the wheel."""
 
     PLUGIN_NAME = "custom"
 
@@ -42,11 +47,28 @@ class SiteHook(BuildHookInterface[Any]):
         document = bill_of_materials(Path(self.root), self.metadata.version)
         sbom.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         build_data["sbom_files"].append(str(sbom))
+        self._add_jar(build_data)
         self._add_site(build_data)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the bill of materials, which the wheel contains now."""
+        """Remove the generated files, which the wheel contains now."""
         self._directory.cleanup()
+
+    def _add_jar(self, build_data: dict[str, Any]) -> None:
+        spark_jars = os.environ.get("ARIANE_SPARK_JARS")
+        if not spark_jars:
+            return
+        spec = importlib.util.spec_from_file_location("compilation", Path(self.root, COMPILATION))
+        assert spec is not None and spec.loader is not None
+        compilation = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(compilation)
+        jar = Path(self._directory.name, Path(JAR).name)
+        try:
+            compilation.compile_jar("javac", Path(spark_jars), jar)
+        except subprocess.CalledProcessError as error:
+            error.add_note(f"ARIANE_SPARK_JARS = {spark_jars}: {error.stderr}")
+            raise
+        build_data["force_include"][str(jar)] = JAR
 
     def _add_site(self, build_data: dict[str, Any]) -> None:
         name = os.environ.get("ARIANE_SITE")

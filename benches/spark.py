@@ -40,7 +40,7 @@ import load_program
 from ariane.model import host
 from ariane.pipeline.spark_session import SETTINGS
 from ariane.protocol.records import record
-from ariane.spark import RocketMQSource, StoreSource
+from ariane.spark import RocketMQSource, StoreSource, interpreter
 from ariane.spark.store.log_task import COLUMNS
 from ariane.store.log import checkpoint as checkpoints
 from ariane.testing import java
@@ -293,7 +293,8 @@ def finished(query: Any) -> None:
 
 @contextlib.contextmanager
 def session(cores: int, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """Return a session configured as for long jobs: both compilers, Spark's own collector."""
+    """Return a session configured as for long jobs: both compilers, Spark's own collector, compiled modules of Spark."""
+    import pyspark
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -301,7 +302,8 @@ def session(cores: int, settings: Mapping[str, str] | None = None) -> Iterator[A
     local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for key, value in {**SETTINGS, **local, **(settings or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with interpreter.compiled_modules(Path(pyspark.__file__).parent):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(StoreSource)
     spark.dataSource.register(RocketMQSource)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from zipfile import ZipFile
@@ -19,7 +21,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
-DATA = ("console/templates", "console/static", "console/translations", "testing/peers")
+DATA = ("console/templates", "console/static", "console/translations", "spark/pruning", "testing/peers")
 GENERATED = {".pyc"}
 
 
@@ -77,6 +79,22 @@ def test_the_bill_of_materials_names_vendored_files_and_locked_packages(tmp_path
     locked = {line.split(" ")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
     packages = {f"{part['name']}=={part['version']}" for part in bill["components"] if part["scope"] == "optional"}
     assert packages == locked
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="needs a Java compiler")
+def test_the_jar_for_spark_is_in_the_wheel_if_the_jars_of_spark_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark = pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    monkeypatch.setenv("ARIANE_SPARK_JARS", str(Path(pyspark.__file__).parent / "jars"))
+    [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with ZipFile(wheel) as archive, archive.open("ariane/spark/pruning/ariane-spark.jar") as file:
+        assert "ariane/spark/ColumnPruning$Messages.class" in ZipFile(file).namelist()
+
+    monkeypatch.setenv("ARIANE_SPARK_JARS", str(tmp_path))
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        list(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+    assert f"ARIANE_SPARK_JARS = {tmp_path}: " in failed.value.__notes__[0]
 
 
 def test_the_script_that_spark_runs_is_executable(tmp_path: Path) -> None:

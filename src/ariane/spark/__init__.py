@@ -17,12 +17,13 @@ from ariane.extras import naming_extras
 from ariane.spark import interpreter
 
 if TYPE_CHECKING:
+    from ariane.spark.pruning import pruning_jar
     from ariane.spark.read.dedup import drop_duplicates
     from ariane.spark.read.progress import LagListener, OffsetCommitter, lags
     from ariane.spark.source import RocketMQSource
     from ariane.spark.store.source import StoreSource
 
-__all__ = ["LagListener", "OffsetCommitter", "RocketMQSource", "StoreSource", "drop_duplicates", "lags"]
+__all__ = ["LagListener", "OffsetCommitter", "RocketMQSource", "StoreSource", "drop_duplicates", "lags", "pruning_jar"]
 
 _MODULES = {
     "LagListener": "read.progress",
@@ -31,6 +32,7 @@ _MODULES = {
     "StoreSource": "store.source",
     "drop_duplicates": "read.dedup",
     "lags": "read.progress",
+    "pruning_jar": "pruning",
 }
 
 # Hidden from type checkers: with it, they would accept every misspelt name.

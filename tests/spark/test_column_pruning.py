@@ -1,0 +1,121 @@
+"""With the jar, queries give the rows that they give without it, and read the columns that they need."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+if shutil.which("javac") is None:
+    pytest.skip("needs a Java compiler", allow_module_level=True)
+
+import pruning_cases
+
+from ariane.client import Producer
+from ariane.cluster.admin import Admin
+from ariane.errors import ConfigError
+from ariane.model.message import Message
+from ariane.spark import pruning
+from ariane.spark.pruning import compilation
+from ariane.testing import LocalCluster
+from java_store import unpack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READ = {
+    "count": ["queue_offset"],
+    "select": ["queue_id", "keys"],
+    "order of the select": ["queue_id", "keys"],
+    "filter": ["keys", "tags"],
+    "schema": ["body", "body_error"],
+    "field of a value": ["value", "value_error"],
+    "errors of values": ["value", "value_error"],
+    "pushed filter": ["queue_id", "keys"],
+    "count of a store": ["topic"],
+}
+
+
+async def fill(namesrv: str) -> None:
+    async with Admin(namesrv) as admin, Producer(namesrv, "P") as producer:
+        for topic in ("T", "PLAIN", "PRUNED"):
+            await admin.create_topic(topic, queues=2)
+        for number in range(6):
+            body = b'{"id": %d, "customer": "C%d"}' % (number, number) if number else b"no JSON"
+            await producer.send(Message(topic="T", body=body, keys=[f"K{number}"], tags="AB"[number % 2]))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_queries_give_the_same_rows_and_read_fewer_columns(spark: SparkSession, tmp_path: Path) -> None:
+    from ariane.spark import RocketMQSource, StoreSource
+
+    spark.dataSource.register(RocketMQSource)
+    spark.dataSource.register(StoreSource)
+    store = str(unpack(tmp_path / "store"))
+    with LocalCluster(tmp_path / "cluster") as servers:
+        asyncio.run(fill(servers.namesrv))
+        plain = pruning_cases.run_cases(spark, servers.namesrv, store, "PLAIN", str(tmp_path / "plain"))
+        command = [sys.executable, pruning_cases.__file__, servers.namesrv, store, "PRUNED", str(tmp_path / "pruned")]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    pruned: dict[str, pruning_cases.Result] = json.loads(run.stdout.splitlines()[-1])
+    assert {name: case["rows"] for name, case in pruned.items()} == {name: case["rows"] for name, case in plain.items()}
+    assert pruned["copies"]["rows"] == ["12"]
+    assert {name: pruned[name]["read"] for name in READ} == READ
+    assert len(plain["count"]["read"]) == 25, "of 31: Spark prints no more"
+
+
+def test_the_same_source_gives_the_same_jar(tmp_path: Path) -> None:
+    jars = []
+    for name in ("a.jar", "b.jar"):
+        compilation.compile_jar("javac", pruning.installed_jars(), tmp_path / name)
+        jars.append((tmp_path / name).read_bytes())
+    assert jars[0] == jars[1]
+
+
+def test_both_lists_of_versions_are_the_same() -> None:
+    versions = ", ".join(f'"{version}"' for version in pruning.SPARK_VERSIONS)
+    assert f"List.of({versions});" in compilation.SOURCE.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def source_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(pruning, "RELEASED", tmp_path / "absent.jar")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return monkeypatch
+
+
+def test_an_untested_spark_is_refused(source_installation: Any) -> None:
+    source_installation.setattr("pyspark.__version__", "4.4.0")
+    with pytest.raises(ConfigError, match=r"Spark = '4.4.0': .* supports 4.2 and 4.3; name the columns in a schema"):
+        pruning.pruning_jar()
+
+
+def test_without_a_compiler_the_error_names_the_alternative(source_installation: Any, tmp_path: Path) -> None:
+    source_installation.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"javac: not found.* install a JDK, or name the columns in a schema"):
+        pruning.pruning_jar()
+
+
+def test_an_error_of_the_compiler_is_reported(source_installation: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "Broken.java"
+    broken.write_text("class {")
+    source_installation.setattr(compilation, "SOURCE", broken)
+    with pytest.raises(ConfigError, match=r"javac = .*cannot compile .*expected"):
+        pruning.pruning_jar()
+    assert not list(tmp_path.rglob("*.jar"))
+
+
+def test_the_jar_of_a_release_is_preferred(source_installation: Any, tmp_path: Path) -> None:
+    (tmp_path / "released.jar").touch()
+    source_installation.setattr(pruning, "RELEASED", tmp_path / "released.jar")
+    assert pruning.pruning_jar() == str(tmp_path / "released.jar")
