@@ -199,12 +199,13 @@ async def check_own_metrics(servers: Servers) -> None:
     assert series["ariane_broker_pull_duration_seconds_count", at] >= 1
     assert series["ariane_broker_failed_puts_total", at] == 0
     families = {name.removesuffix("_count") for name, _ in series}
-    # This broker has no slaves, no certificate and no audit log, and is not open to other machines.
+    # This broker has no slaves, no failover, no certificate and no audit log, and is not open to other machines.
     absent = {
         "ariane_broker_slave_lag_bytes", "ariane_broker_certificate_remaining_days", "ariane_broker_insecure",
         "ariane_broker_audit_write_failures_total", "ariane_broker_audit_pending_records",
         "ariane_broker_audit_lost_records_total",
     }  # fmt: skip
+    absent |= {metric.name for metric in BROKER_METRICS if "_failover_" in metric.name}
     assert {metric.name for metric in BROKER_METRICS} - absent <= families
     names = await scraped(servers.name_server_port)
     assert names["ariane_nameserver_brokers", frozenset({("cluster", "DefaultCluster")})] == 1

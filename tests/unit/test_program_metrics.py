@@ -18,6 +18,8 @@ from ariane.audit.server_audit_log import AuditState
 from ariane.cli.servers.collect_command import _metrics_state
 from ariane.cli.servers.public_http import HttpPort, serve_metrics
 from ariane.errors import ConfigError
+from ariane.metrics.broker_metrics import BROKER_METRICS
+from ariane.metrics.broker_source import failover_state
 from ariane.metrics.client_collector import ClientCollector
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS, CollectorSource
 from ariane.metrics.endpoint import LOOPBACK, serve_in_thread
@@ -64,6 +66,19 @@ def test_the_pipeline() -> None:
         "ariane_pipeline_table_bytes": {("journeys",): 1000, ("trace_rejects",): 0},
         "ariane_pipeline_retries_total": {("journeys",): 3},
     }
+
+
+def test_a_member_of_a_broker_set() -> None:
+    reported = {
+        "failoverRole": "MASTER", "failoverEpoch": "7", "failoverSet": "a,c", "failoverRefusal": "", "failoverLeaseSeconds": "6.5",
+    }  # fmt: skip
+    former = reported | {"failoverRole": "RECONCILING", "failoverRefusal": "late", "failoverLeaseSeconds": ""}
+    names = ("master", "promotable", "epoch", "in_sync_members", "lease_seconds")
+    for runtime, expected in ((reported, (1, 1, 7, 2, 6.5)), (former, (0, 0, 7, None, None)), ({}, (None,) * 5)):
+        state = SimpleNamespace(labels=("C", "broker-a", "0"), failover=failover_state(runtime))
+        table = {metric: rows for metric, rows in BROKER_METRICS.items() if "_failover_" in metric.name}
+        found = values(table, state)
+        assert tuple(found[f"ariane_broker_failover_{name}"].get(state.labels) for name in names) == expected
 
 
 def sample(broker: str, error: str | None) -> Sample:

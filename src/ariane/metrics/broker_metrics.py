@@ -21,6 +21,19 @@ from ariane.net.limits.quotas import LimitState
 _LABELS = ("cluster", "broker", "broker_id")
 
 
+class FailoverState(msgspec.Struct, frozen=True):
+    """Role of a broker in a set with failover."""
+
+    is_master: bool
+    epoch: int
+    in_sync: int | None
+    """Members of the in-sync set; None at a member that is not the master: it learns of changes later."""
+    lease_s: float | None
+    """Time until the master has to stop unless it renews its lease; None at other members."""
+    is_promotable: bool
+    """Whether it is the master, or may become it."""
+
+
 class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """State of one broker that no request returns."""
 
@@ -59,6 +72,8 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """In total, per address and per account."""
     audit: AuditState | None
     """None without an audit log."""
+    failover: FailoverState | None
+    """None without failover."""
     uncounted_events: int
     """Events whose topic or group has no statistic, because there are too many."""
 
@@ -81,6 +96,15 @@ def _value(field: str) -> Callable[[BrokerInternals], Iterator[MetricSample]]:
 def _slave_lags(broker: BrokerInternals) -> Iterator[MetricSample]:
     for addr, offset in broker.slaves:
         yield (*broker.labels, addr), max(0, broker.log_end - offset)
+
+
+def _failover(field: str) -> Callable[[BrokerInternals], Iterator[MetricSample]]:
+    def samples(broker: BrokerInternals) -> Iterator[MetricSample]:
+        value = None if broker.failover is None else getattr(broker.failover, field)
+        if value is not None:
+            yield broker.labels, float(value)
+
+    return samples
 
 
 BROKER_METRICS: MetricTable = {
@@ -108,4 +132,13 @@ BROKER_METRICS: MetricTable = {
            " or groups.", _LABELS): _value("uncounted_events"),
     **limit_metrics("ariane_broker", _LABELS),
     **audit_metrics("ariane_broker", _LABELS),
+    Metric("ariane_broker_failover_master", "gauge", "1 if this member is the master of its broker set, else 0.", _LABELS):
+        _failover("is_master"),
+    Metric("ariane_broker_failover_promotable", "gauge", "1 if this member is the master of its broker set or may become it,"
+           " else 0.", _LABELS): _failover("is_promotable"),
+    Metric("ariane_broker_failover_epoch", "gauge", "Epoch of the broker set at this member.", _LABELS): _failover("epoch"),
+    Metric("ariane_broker_failover_in_sync_members", "gauge", "Members of the in-sync set, at its master.", _LABELS):
+        _failover("in_sync"),
+    Metric("ariane_broker_failover_lease_seconds", "gauge", "Time until the master has to stop unless it renews its lease.",
+           _LABELS, "s"): _failover("lease_s"),
 }  # fmt: skip

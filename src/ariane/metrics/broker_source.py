@@ -17,7 +17,7 @@ from ariane.broker.stats.store_stats import FINE_BOUNDS_MS
 from ariane.cluster.lag import queue_lag
 from ariane.cluster.servers.statistics_requests import split_pairs
 from ariane.metrics import families, runtime_metrics
-from ariane.metrics.broker_metrics import BROKER_METRICS, BrokerInternals
+from ariane.metrics.broker_metrics import BROKER_METRICS, BrokerInternals, FailoverState
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import Family
 from ariane.metrics.pauses import Pauses
@@ -203,5 +203,20 @@ class BrokerSource:
             slaves=tuple(services.feed.slave_offsets()),
             limits=self._limits(),
             audit=None if services.audit is None else services.audit.state,
+            failover=failover_state(state.runtime),
             uncounted_events=services.stats.overflow_count(),
         )
+
+
+def failover_state(runtime: Mapping[str, str]) -> FailoverState | None:
+    """Return the state that a broker reports in GET_BROKER_RUNTIME_INFO. [broker.replication.membership]"""
+    if "failoverRole" not in runtime:
+        return None
+    is_master = runtime["failoverRole"] == "MASTER"
+    return FailoverState(
+        is_master=is_master,
+        epoch=int(runtime["failoverEpoch"]),
+        in_sync=len(runtime["failoverSet"].split(",")) if is_master else None,
+        lease_s=runtime_metrics.number(runtime, "failoverLeaseSeconds") if is_master else None,
+        is_promotable=not runtime["failoverRefusal"],
+    )
