@@ -150,9 +150,10 @@ class MetricsEndpoint:
             )
         except OSError as error:
             address = f"{self._address or '*'}:{self._wanted_port}"
-            is_foreign = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            # asyncio of Python 3.13 has neither number nor text in the error of an address that is not of this machine.
+            is_foreign = isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, None)
             fix = "specify an address of this machine" if is_foreign else "choose another port"
-            raise ConfigError("metrics port", address, f"not available: {error.strerror}; {fix}") from error
+            raise ConfigError("metrics port", address, f"not available: {error.strerror or error}; {fix}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         log.info("Metrics at %s", self.url)
         return self

@@ -89,7 +89,7 @@ class RemotingServer:
                 self._factory(handlers), self._host, port, backlog=BACKLOG, start_serving=False
             )
         except OSError as error:
-            fix = f"cannot listen on {self._host}:{port} ({error.strerror}); stop what uses it or choose another port"
+            fix = f"cannot listen on {self._host}:{port} ({error.strerror or error}); stop what uses it or choose another port"
             raise ConfigError("listenPort", port, fix) from error
 
     async def __aenter__(self) -> Self:

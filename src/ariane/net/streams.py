@@ -145,7 +145,8 @@ class StreamServer:
                 start_serving=False,
             )
         except OSError as error:
-            fix = f"cannot listen on {self._address}:{self.port} ({error.strerror}); stop what uses it or choose another port"
+            reason = error.strerror or error
+            fix = f"cannot listen on {self._address}:{self.port} ({reason}); stop what uses it or choose another port"
             raise ConfigError(self._setting, self.port, fix) from error
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -33,6 +33,7 @@ from ariane.client.sending.timer_support import TimerSupport
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Connection
+from ariane.net.pools.fail_fast_pool import NotAsked
 from ariane.protocol.client_rules.transient import RETRY_ELSEWHERE_CODES, is_transient
 from ariane.protocol.codes import ResponseCode
 
@@ -203,9 +204,8 @@ class MessageSender:
     def _waits_for_successor(self, error: Exception, queues: Sequence[MessageQueue]) -> bool:
         """Return whether a slave of the topic's only broker may become the master that accepts the message."""
         brokers = {queue.broker for queue in queues}
-        return (
-            len(brokers) == 1 and not isinstance(error, RequestTimeout) and self._instance.routes.has_slaves(*brokers)
-        )
+        is_final = isinstance(error, RequestTimeout | NotAsked)  # no time is left, or a command does not wait
+        return len(brokers) == 1 and not is_final and self._instance.routes.has_slaves(*brokers)
 
     def _select_queue(self, queues: Sequence[MessageQueue], avoid: str | None) -> MessageQueue:
         turn = self._advance_index()

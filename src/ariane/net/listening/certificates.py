@@ -128,6 +128,20 @@ def create(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
+    if is_authority:  # Python's default contexts refuse an authority without it from 3.13 on
+        absent = dict.fromkeys(
+            (
+                "content_commitment",
+                "key_encipherment",
+                "data_encipherment",
+                "key_agreement",
+                "encipher_only",
+                "decipher_only",
+            ),
+            False,
+        )
+        usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **absent)
+        builder = builder.add_extension(usage, critical=True)
     if names:
         builder = builder.add_extension(
             x509.SubjectAlternativeName([_alternative_name(text) for text in names]), critical=False
