@@ -6,9 +6,12 @@ import itertools
 import zlib
 from collections.abc import Iterator
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ariane.errors import ConfigError, ProtocolError
+from ariane.errors import ConfigError, ProtocolError, ServerUnavailable
 from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver import registration
 from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
@@ -46,6 +49,40 @@ def test_a_route_contains_queues_and_addresses() -> None:
     assert [data.write_queue_nums for data in result.queue_datas] == [4, 4]
     assert routes.find_route("none") is None
     assert all_of(routes.topics()) == ["T", "U"]
+
+
+FRAMES = st.lists(st.tuples(st.sampled_from(["register", "unregister"]), st.integers(1, 4)), max_size=12)
+
+
+@given(FRAMES)
+def test_the_master_of_the_latest_epoch_wins_in_any_order_of_frames(frames: list[tuple[str, int]]) -> None:
+    """Frames of a former master arrive late: they neither replace nor remove its successor. (docs/failover.md)"""
+    routes = RouteTable()
+    routes.register(header(addr="slave:1", broker_id=1), body(), 9, 0)
+    latest, master = 0, None
+    for kind, epoch in frames:
+        of_master = msgspec.structs.replace(header(addr=f"m{epoch}:1"), epoch=epoch)
+        if kind == "unregister":
+            routes.unregister(BrokerRef("a", of_master.broker_addr, "C", 0))
+            master = None if epoch == latest else master
+        elif epoch < latest:
+            with pytest.raises(ServerUnavailable, match=f"in epoch {epoch}, the last one is {latest}"):
+                routes.register(of_master, body("T", counter=epoch), epoch, 0)
+        else:
+            routes.register(of_master, body("T", counter=epoch), epoch, 0)
+            latest, master = epoch, of_master.broker_addr
+        addrs = routes.clusters().broker_addr_table["a"].broker_addrs
+        assert (addrs.get(0), addrs[1]) == (master, "slave:1")
+
+
+def test_epochs_end_with_the_last_broker_of_a_name() -> None:
+    routes = RouteTable()
+    routes.register(msgspec.structs.replace(header(addr="h:1"), epoch=9), body("T"), 1, 0)
+    routes.register(header(addr="h:3"), body("T"), 3, 0)  # of a broker without failover
+    routes.remove_peer(1)
+    routes.remove_peer(3)
+    routes.register(msgspec.structs.replace(header(addr="h:2"), epoch=1), body("T"), 2, 0)
+    assert routes.clusters().broker_addr_table["a"].broker_addrs == {0: "h:2"}
 
 
 def test_topics_are_updated_only_with_another_version_and_never_removed() -> None:

@@ -6,6 +6,8 @@
 The cost of a look-up grows with the number of brokers; removing a broker with all of its topics is one step. Operations that visit
 every topic of a broker return iterators over slices of TOPICS_PER_SLICE topics, between which the caller serves other requests.
 
+With failover the master with the latest epoch wins, whatever the order in which registrations arrive.
+
 A broker is removed when it is silent for BROKER_LIVE_MS, when its connection closes, or when it unregisters. The broker name is
 removed with its last address, and its queues with the name. `now_ms` is monotonic time.
 """
@@ -17,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ariane.errors import ServerUnavailable
 from ariane.model.topic import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from ariane.protocol.requests.routing import (
     MASTER_ID,
@@ -61,14 +64,26 @@ class RouteTable:
         self._brokers: dict[str, _Broker] = {}
         self._live: dict[str, _Live] = {}  # by address
         self._filters: dict[str, tuple[str, ...]] = {}  # filter servers by address
+        self._epochs: dict[str, int] = {}  # of the last master by broker name, with failover
 
     # --- brokers ---
 
     def register(
         self, header: RegisterBroker, body: RegisterBrokerBody, peer_id: int, now_ms: float
     ) -> RegisterBrokerResponse:
-        """Apply a registration. Topics are applied only from a master, and only if its DataVersion changed."""
+        """Apply a registration. Topics are applied only from a master, and only if its DataVersion changed.
+
+        Raises:
+            ServerUnavailable: another master of the broker set has registered with a later epoch. A registration of a former
+                master may arrive late.
+        """
         name, addr = header.broker_name, header.broker_addr
+        if header.broker_id == MASTER_ID and header.epoch is not None:
+            if header.epoch < (latest := self._epochs.get(name, 0)):
+                raise ServerUnavailable(
+                    f"{addr} was the master of {name} in epoch {header.epoch}, the last one is {latest}"
+                )
+            self._epochs[name] = header.epoch
         broker = self._brokers.get(name)
         is_new = broker is None or header.broker_id not in broker.addrs
         addrs = (
@@ -246,6 +261,7 @@ class RouteTable:
             return
         del self._brokers[name]
         del self._queues[name]
+        self._epochs.pop(name, None)
 
     def _broker_data(self, name: str) -> BrokerData:
         broker = self._brokers[name]

@@ -75,7 +75,7 @@ REGISTRATIONS_S = (
     1.0,
     3.0,
     10.0,
-)  # a new master registers again then: a late registration of the former one may have won
+)  # a new master registers again then: at a Java name server a late registration of the former one may have won
 HAND_OVER_S = 2.0  # for the last records of a master before a planned switch
 REOPEN_S = 5.0  # after the store of a follower failed: what the disk lost is unknown, and it may work again
 STOP_S = 5.0  # for the release of the lease at a stop

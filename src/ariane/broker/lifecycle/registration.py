@@ -264,6 +264,7 @@ class Registration:
             ha_server_addr=self._ha_addr,
             broker_id=config.broker_id,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+            epoch=self.epoch,
         )
         answer = await self._request(connection, RequestCode.REGISTER_BROKER, header, body)
         response = decode_header(answer, RegisterBrokerResponse)

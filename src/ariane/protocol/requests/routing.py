@@ -57,6 +57,7 @@ class RegisterBroker(
         "broker_id": "brokerId",
         "ha_server_addr": "haServerAddr",
         "body_crc32": "bodyCrc32",
+        "epoch": "brokerEpoch",
     },
 ):
     """REGISTER_BROKER (103). A `body_crc32` of 0 was not computed."""
@@ -68,6 +69,7 @@ class RegisterBroker(
     broker_id: int  # 0 is the master
     compressed: bool = False  # the body is compressed, as from brokers with compressedRegister
     body_crc32: int = 0
+    epoch: int | None = None  # of Ariane, with failover: that of the broker set. Java's name servers ignore it
 
 
 class RegisterBrokerResponse(msgspec.Struct, frozen=True, rename="camel"):
