@@ -82,6 +82,18 @@ def test_connections_of_an_ipv6_network_count_together_and_others_do_not() -> No
     assert limits.connection_refusal(4) is None
 
 
+def test_by_default_one_address_leaves_room_for_others() -> None:
+    config, limits = BrokerConfig(), Quotas()
+    limits.set_limits(quota_limits(config))
+    for number in range(config.address_connections_max):
+        limits.open(number, "203.0.113.9")
+        assert limits.connection_refusal(number) is None
+    limits.open(-1, "203.0.113.9")
+    assert limits.connection_refusal(-1) is not None
+    limits.open(-2, "10.0.0.5")
+    assert limits.connection_refusal(-2) is None
+
+
 def test_an_account_is_limited_on_all_its_addresses() -> None:
     limits = quotas(accountConnectionsMax=1, accountRequestsPerSecond=10)
     first, second = limits.open(1, "10.0.0.1"), limits.open(2, "10.0.0.2")

@@ -14,6 +14,8 @@ from ariane.settings.definitions import ARIANE_ONLY, Bytes, Changeable, settings
 from ariane.settings.schema import ServerConfig
 
 LIMIT_MAX = 1 << 50
+# Half of all: a peer without an account holds as many as it gets, and the others still connect (decision 0045).
+ADDRESS_CONNECTIONS_MAX = CONNECTIONS_MAX // 2
 
 Limit = Annotated[int, ARIANE_ONLY, Changeable(0, LIMIT_MAX), Meta(ge=0, le=LIMIT_MAX)]
 """A number that may not be exceeded; 0: unlimited."""
@@ -31,7 +33,7 @@ class TrafficLimits(AuditSettings, frozen=True, kw_only=True, rename="camel"):
     """Bytes from all clients. Beyond it, the next ones are read later."""
     server_bytes_out_per_second: ByteLimit = 0
     """Bytes to all clients. Beyond it, their next requests are read later."""
-    address_connections_max: Limit = 0
+    address_connections_max: Limit = ADDRESS_CONNECTIONS_MAX
     """Connections of one address; further ones are closed. Here and below, an IPv6 /64 network is one address."""
     address_requests_per_second: Limit = 0
     """As serverRequestsPerSecond, for one address."""
