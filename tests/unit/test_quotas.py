@@ -289,6 +289,41 @@ def test_without_limits_nothing_is_counted() -> None:
     in_loop(limits, work)
 
 
+class Sender:
+    """A FrameSender that remembers whether it was dropped."""
+
+    def __init__(self) -> None:
+        self.is_dropped = False
+
+    def drop(self, reason: str) -> None:
+        self.is_dropped = True
+
+
+def test_frames_that_were_completed_without_a_limit_do_not_count_when_there_is_one() -> None:
+    limits = quotas(addressUnfinishedMax=100)
+    (first, sender), (second, other) = [(limits.open(number, "10.0.0.1"), Sender()) for number in (1, 2)]
+    first.note_unfinished(sender, 80)
+    limits.set_limits({"addressUnfinishedMax": 0})
+    first.note_unfinished(sender, 0)
+    limits.set_limits({"addressUnfinishedMax": 100})
+    second.note_unfinished(other, 80)
+    assert not sender.is_dropped
+    assert limits.exceeded["addressUnfinishedMax"] == 0
+
+
+def test_a_frame_does_not_count_for_the_former_account_of_its_connection() -> None:
+    limits = quotas(accountUnfinishedMax=100)
+    (first, sender), (second, other) = [(limits.open(number, "10.0.0.1"), Sender()) for number in (1, 2)]
+    limits.identify(1, "producer")
+    limits.identify(2, "producer")
+    first.note_unfinished(sender, 80)
+    limits.identify(1, "consumer")
+    first.note_unfinished(sender, 0)
+    second.note_unfinished(other, 80)
+    assert not sender.is_dropped
+    assert limits.exceeded["accountUnfinishedMax"] == 0
+
+
 def test_unfinished_frames_of_an_address_are_bounded() -> None:
     limits = ServerLimits()
     limits.quotas.set_limits({"addressUnfinishedMax": 50_000})

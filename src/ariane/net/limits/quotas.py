@@ -126,13 +126,14 @@ class ScopeUsage:
 class ConnectionQuota:
     """What one connection uses, and whose use it adds to."""
 
-    __slots__ = ("account", "quotas", "subscriptions", "usages")
+    __slots__ = ("account", "quotas", "sender", "subscriptions", "usages")
 
     def __init__(self, quotas: Quotas, usages: tuple[ScopeUsage, ...]) -> None:
         self.quotas = quotas
         self.usages = usages  # of the server, its address, and its account
         self.account: str | None = None
         self.subscriptions = 0  # topics that its consumers subscribe to
+        self.sender: FrameSender | None = None  # while a frame is unfinished
 
     def add(self, resource: ResourceName, amount: int, now: float) -> float:
         """Add traffic. Return the seconds until it is within all limits again."""
@@ -157,8 +158,9 @@ class ConnectionQuota:
 
     def note_unfinished(self, sender: FrameSender, size: int) -> None:
         """Record the bytes of an unfinished frame, 0 if it is complete. Beyond a limit the oldest one's connection is dropped."""
-        for usage, limit in self.limited("unfinished"):
-            usage.unfinished.total_max = limit
+        self.sender = sender if size else None
+        for usage in self.usages:  # without a limit, too: one may be set while the frame is unfinished, or removed
+            usage.unfinished.total_max = usage.limits.get("unfinished", 0)
             if dropped := usage.unfinished.note(sender, size):
                 self.count_exceeded(usage, "unfinished", dropped)
 
@@ -217,6 +219,8 @@ class Quotas:
             return self._count(refusal)
         for former in quota.usages[2:]:
             self._leave(former, number)
+            if quota.sender is not None:
+                former.unfinished.note(quota.sender, 0)
         quota.account, quota.usages = account, (*quota.usages[:2], usage)
         usage.connections[number] = quota
         return None

@@ -20,7 +20,7 @@ class UnfinishedFrames:
 
     Args:
         whose: The connections, in the reason of a drop.
-        total_max: The bound; may be changed.
+        total_max: The bound; may be changed. 0: there is none.
     """
 
     def __init__(self, whose: str, total_max: int = 0) -> None:
@@ -41,7 +41,7 @@ class UnfinishedFrames:
             self._sizes[sender] = size
         else:
             self._sizes.pop(sender, None)
-        while self.total > self.total_max and self._sizes:
+        while self._sizes and 0 < self.total_max < self.total:
             oldest = next(iter(self._sizes))
             self.total -= self._sizes.pop(oldest)
             oldest.drop(f"{self._whose} have more than {self.total_max} bytes of unfinished frames")
