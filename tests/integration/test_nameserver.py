@@ -85,6 +85,25 @@ def test_a_peer_with_many_brokers_causes_one_line_when_it_leaves(
     assert line.endswith("10.0.0.5:10911 and 24 more: its connection closed")
 
 
+@pytest.mark.usefixtures("untimed_ticks")
+def test_brokers_and_operators_are_served_beyond_a_rate(tmp_path: Path) -> None:
+    """Clients would have all brokers removed from the routes, and the limit could not be raised."""
+
+    async def work(call: Call, addr: str) -> None:
+        await call(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"serverRequestsPerSecond=1")
+        async with ConnectionPool() as client:
+            reads = [client.request(addr, RequestCode.GET_BROKER_CLUSTER_INFO) for _ in range(100)]
+            assert {answer.code for answer in await asyncio.gather(*reads)} == {0, ResponseCode.SYSTEM_BUSY}
+        # All in one batch: nothing more is read from the connection afterwards, until the rate allows it.
+        answers = await asyncio.gather(
+            call(RequestCode.REGISTER_BROKER, REGISTER, registration()),
+            call(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"serverRequestsPerSecond=0"),
+        )
+        assert [answer.code for answer in answers] == [0, 0]
+
+    against_name_server(tmp_path, work)
+
+
 def test_cluster_info_has_unquoted_number_keys(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
         await call(RequestCode.REGISTER_BROKER, REGISTER, registration())

@@ -51,12 +51,6 @@ class NameServerConfig(ServerTlsSettings, frozen=True, kw_only=True, rename="cam
             raise ConfigError("aclReadEnable", True, "needs aclEnable=true")
         return super().validate()
 
-    def limits(self) -> ServerLimits:
-        """Return the limits of the server's connections."""
-        limits = ServerLimits()
-        self.apply_limits(limits)
-        return limits
-
     def apply_limits(self, limits: ServerLimits) -> None:
         """Put the limits in force."""
         limits.header_max = self.max_request_header_size

@@ -43,6 +43,18 @@ from ariane.protocol.requests.routing import KvTableBody as KvBody
 
 T = TypeVar("T")
 
+# Served beyond a limit of requests per second: otherwise requests of clients have brokers removed from all routes, and an operator
+# cannot raise the limit.
+EXEMPT_CODES = frozenset(
+    {
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+    }
+)
+
 BROKERS_MAX = 10_000
 TOPICS_MAX = 500_000  # of one broker; deleted topics stay until a tool deletes them here, as in 4.9.4
 # Above this size of a body, the DataVersion is read before the topics: 4.9.4 brokers repeat their whole table every 30 s.

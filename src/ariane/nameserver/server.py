@@ -20,12 +20,13 @@ from ariane.audit.audit_requests import AuditHandler
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.handlers import NameServerHandlers
+from ariane.nameserver.handlers import EXEMPT_CODES, NameServerHandlers
 from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.request_permissions import READS, REQUEST_NEEDS
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
+from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.limits.quotas import Quotas
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
@@ -85,7 +86,8 @@ class NameServer:
         self.tls.load()
         self.protection = PortProtection(self.tls, gaps)
         self._kv = kv = KvStore(Path(config.kv_config_path))
-        limits = config.limits()
+        limits = ServerLimits(exempt=EXEMPT_CODES)
+        config.apply_limits(limits)
         handlers: dict[int, Handler] = NameServerHandlers(
             self.routes, kv, config, limits, self.protection, self.monotonic_ms
         ).table()
