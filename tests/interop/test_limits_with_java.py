@@ -1,19 +1,35 @@
-"""Limits of our brokers with Java clients: which sends are repeated elsewhere, which are raised, and a consumer that goes on."""
+"""Limits of our servers with Java clients: which sends are repeated, which are raised, and consumers that go on."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.testing import AsyncLocalCluster, java
+from ariane.protocol.signing import Credentials
+from ariane.testing import AsyncLocalCluster, LocalCluster, java
 
 COUNT = 8
 PATIENCE_S = 180
+ACCOUNTS = """
+accounts:
+- {accessKey: administrator, secretKey: an-admin-secret, admin: true}
+- {accessKey: the-producer, secretKey: producer-secret, defaultTopicPerm: PUB|SUB}
+- {accessKey: other-producer, secretKey: producer-secret, defaultTopicPerm: PUB|SUB}
+- {accessKey: the-consumer, secretKey: consumer-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+"""
+OPERATOR = Credentials("administrator", "an-admin-secret")
+PRODUCER, CONSUMER = "account=the-producer:producer-secret", "account=the-consumer:consumer-secret"
+OTHER_PRODUCER = "account=other-producer:producer-secret"  # those that have failed live on, and send heartbeats
+CLIENT_LOG = Path("logs", "rocketmqlogs", "rocketmq_client.log")  # of 4.9.4, in its home
 
 
 def ports(sent: list[dict[str, Any]]) -> set[int]:
@@ -67,3 +83,128 @@ def test_java_clients_at_limits_of_connections_and_requests() -> None:
                     missing.discard((await asyncio.to_thread(next, received))["msgId"])
 
     asyncio.run(work())
+
+
+class Servers(NamedTuple):
+    """A cluster of one broker with access control, and its operator."""
+
+    namesrv: str
+    broker: str
+
+    def operate(self, addr: str, code: int, body: bytes = b"") -> bytes:
+        async def request() -> bytes:
+            async with ConnectionPool(sign=functools.partial(signing.sign, OPERATOR)) as pool:
+                response = await pool.request(addr, code, None, body)
+                assert response.code == ResponseCode.SUCCESS, response.remark
+                return response.body
+
+        return asyncio.run(request())
+
+    def limit(self, **limits: int) -> None:
+        """Change limits of the broker."""
+        lines = "\n".join(f"{key}={value}" for key, value in limits.items())
+        self.operate(self.broker, RequestCode.UPDATE_BROKER_CONFIG, lines.encode())
+
+    def exceeded(self) -> set[str]:
+        """Return the limits of the broker that were exceeded."""
+        table = json.loads(self.operate(self.broker, RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
+        return {entry.partition(" ")[0] for entry in table["exceededLimits"].split(", ")}
+
+    def produce(
+        self, topic: str, count: int, *options: str, release: java.JavaRelease = java.V4, status: int = 0
+    ) -> list[str]:
+        """Return what a Java producer prints that ends with a status: 2 after an exception."""
+        arguments = [self.namesrv, topic, "P", str(count), *(options or [PRODUCER])]
+        return release.run("ariane.peers.Produce", arguments, status=status)
+
+    def raised(self, topic: str, *options: str, count: int = 1) -> str:
+        """Return what a Java producer prints that cannot send all messages."""
+        return "\n".join(self.produce(topic, count, *options, status=2))
+
+
+def test_java_clients_at_limits_of_objects_accounts_and_bytes(tmp_path: Path) -> None:
+    if reason := java.V5.available():
+        pytest.skip(f"Java peers: {reason}")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    with LocalCluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as cluster:
+        servers = Servers(cluster.namesrv, cluster.broker.addr)
+        sent = servers.produce("T", 4)
+        servers.limit(serverSubscriptionsMax=1)
+        arguments = [servers.namesrv, "T", "G", "*", "0", str(PATIENCE_S), CONSUMER]
+        with java.start("ariane.peers.Consume", arguments, home=tmp_path) as consumer:
+            wait_for_refused_heartbeat(tmp_path / CLIENT_LOG, consumer)  # repeated every 30 s; meanwhile:
+            check_topics(servers)
+            sent += check_requests(servers)
+            servers.limit(serverSubscriptionsMax=0)
+            check_bytes(servers)
+            check_routes(servers)
+            exceeded = servers.exceeded()
+            missing = {item["msgId"] for item in java.events(sent)}
+            received = consumer.events(time.monotonic() + PATIENCE_S)
+            while missing:
+                missing.discard(next(received)["msgId"])
+    assert exceeded == {
+        "serverSubscriptionsMax", "serverTopicsMax", "accountTopicsPerHour", "accountConnectionsMax",
+        "accountRequestsPerSecond", "accountBytesInPerSecond", "accountBytesOutPerSecond",
+    }  # fmt: skip
+
+
+def wait_for_refused_heartbeat(log: Path, consumer: java.JavaProgram) -> None:
+    """Wait until the client has logged the refusal. Its application sees no error."""
+    refusal = "CODE: 1  DESC: [QUOTA]serverSubscriptionsMax: this server has 0 subscriptions, 1 are allowed"
+    deadline = time.monotonic() + PATIENCE_S
+    while not (log.exists() and refusal in log.read_text()):
+        assert consumer.process.poll() is None
+        assert time.monotonic() < deadline, f"the heartbeat is not refused in {log}"
+        time.sleep(0.1)
+
+
+def check_topics(servers: Servers) -> None:
+    servers.limit(serverTopicsMax=1)
+    raised = servers.raised("A")
+    assert "MQClientException: Send [3] times, still failed" in raised
+    assert "MQBrokerException: CODE: 1  DESC: [QUOTA]serverTopicsMax: topic[A] not created" in raised
+    servers.limit(serverTopicsMax=1_000, accountTopicsPerHour=1)
+    servers.produce("A", 1)
+    raised = servers.raised("B")
+    assert "CODE: 1  DESC: [QUOTA]accountTopicsPerHour: account the-producer has 1 topics" in raised
+    servers.limit(accountTopicsPerHour=0)
+
+
+def check_requests(servers: Servers) -> list[str]:
+    """Return what the producers of accepted messages have printed."""
+    servers.limit(accountConnectionsMax=1)
+    raised = servers.raised("T", CONSUMER)
+    assert "CODE: 2  DESC: [QUOTA]accountConnectionsMax: account the-consumer has 1 connections" in raised
+    servers.limit(accountConnectionsMax=0, accountRequestsPerSecond=5)
+    raised = servers.raised("T", count=100)
+    assert "MQBrokerException: CODE: 2  DESC: [QUOTA]accountRequestsPerSecond: account the-producer has" in raised
+    repeated = servers.produce("T", COUNT, OTHER_PRODUCER, release=java.V5)
+    assert len(java.events(repeated)) == COUNT
+    servers.limit(accountRequestsPerSecond=0)
+    return [*raised.splitlines(), *repeated]
+
+
+def check_bytes(servers: Servers) -> None:
+    """Send and receive 400,000 bytes. Batches are not compressed."""
+    servers.limit(accountBytesInPerSecond=100_000)
+    assert len(java.events(servers.produce("B", 40, PRODUCER, "size=10000", "batch=10"))) == 40
+    servers.limit(accountBytesInPerSecond=0, accountBytesOutPerSecond=100_000)
+    java.run("ariane.peers.Consume", [servers.namesrv, "B", "H", "*", "40", "60", CONSUMER])
+    servers.limit(accountBytesOutPerSecond=0)
+
+
+def check_routes(servers: Servers) -> None:
+    """Use up a rate of the name server, then start a producer, which has no route yet."""
+
+    async def use_up() -> None:
+        async with ConnectionPool() as pool:
+            reads = [pool.request(servers.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO) for _ in range(100)]
+            assert ResponseCode.SYSTEM_BUSY in {answer.code for answer in await asyncio.gather(*reads)}
+
+    servers.operate(servers.namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"serverRequestsPerSecond=1")
+    asyncio.run(use_up())
+    raised = servers.raised("T")
+    assert "No route info of this topic" in raised or "RemotingTimeoutException" in raised
+    servers.operate(servers.namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"serverRequestsPerSecond=0")
