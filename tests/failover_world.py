@@ -365,11 +365,18 @@ class FailoverWorld:
             lambda: {disk.member: disk.log for disk in self.disks.values()}, least_members=self.min_in_sync
         )
         self.service = CoordinationModel(loop, rng, ttl_s=self.times.ttl_s, limit_s=2 * attempt_s)
-        self.service.on_write = self.checker.on_written
+        self.service.on_write = self._on_written
         self.blocked: set[tuple[str, str]] = set()  # from, to
         self.members: dict[str, SimulatedMember] = {}
         self.starts = self.values = self.faults = 0
         self.failure: BaseException | None = None
+
+    def _on_written(self, record: LeaderRecord) -> None:
+        try:
+            self.checker.on_written(record)
+        except InvariantBroken as error:
+            self.broken(error)  # agents survive an exception of the service
+            raise
 
     def broken(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
