@@ -57,7 +57,7 @@ NOT_FOUND = r"(missing \.text|extra \.body)"
 
 DIFFERENCES: tuple[IntendedDifference, ...] = (
     IntendedDifference(
-        "clusters", r"extra \.body\.data\.brokerServer\.broker-a\.\d\.(kernels|requestBatchMax|memberStream)",
+        "clusters", r"extra \.body\.data\.brokerServer\.broker-a\.\d\.(kernels|requestBatchMax|memberStream|replicationTls)",
         "a value that Java's brokers do not report", (NEW,)
     ),
     IntendedDifference(

@@ -322,7 +322,7 @@ def test_times_of_a_group_in_each_queue(tmp_path: Path) -> None:
 def test_a_broker_returns_its_runtime_info(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         early = await client.runtime()
-        ariane_keys = {"kernels", "requestBatchMax", "memberStream"}
+        ariane_keys = {"kernels", "requestBatchMax", "memberStream", "replicationTls"}
         assert early.keys() == RUNTIME_KEYS | {f"commitLogDiskRatio_{tmp_path}/commitlog"} | ariane_keys
         assert (early["putMessageDistributeTime"], early["putTps"], early["getTotalTps"]) == (
             "null",

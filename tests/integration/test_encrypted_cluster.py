@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 import pytest
 
-from ariane.broker.replication.slave_sync import check_master
+from ariane.broker.replication.slave_sync import MasterFeatures, check_master
 from ariane.client import LitePullConsumer, Producer
 from ariane.client.instance.send_types import SendStatus
 from ariane.client.instance.settings import ClientSettings
@@ -87,9 +88,14 @@ async def wait_replicated(cluster: AsyncLocalCluster) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_replication_is_encrypted(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def test_required_encryption_refuses_plain_slaves(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        async with AsyncLocalCluster(slaves=1, ha_tls=True, **REPLICATED) as cluster:
+        async with AsyncLocalCluster(slaves=1, ha_tls="true", **REPLICATED) as cluster:
             await wait_replicated(cluster)
             host, _, port = cluster.broker.addr.rpartition(":")
             async with open_stream(f"{host}:{int(port) + 1}") as plain:
@@ -99,25 +105,64 @@ def test_replication_is_encrypted(caplog: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(work())
     assert "it is not encrypted, and haTls is true" in caplog.text
-    assert "not encrypted. Set haTls" not in caplog.text
+    assert ", encrypted" in caplog.text
+    assert "is not encrypted: " not in caplog.text
 
 
-def test_a_slave_without_the_setting_follows_an_encrypted_master(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("settings", "is_encrypted", "notice"),
+    [
+        (REPLICATED, True, ""),
+        ({**REPLICATED, "tls_server_mode": "permissive", "tls_enable": "true"}, True, ""),
+        ({**REPLICATED, "ha_tls": "false"}, False, "is not encrypted: haTls is false"),
+        # Requests to the master are plain, too.
+        ({**REPLICATED, "tls_server_mode": "permissive"}, False, ""),
+    ],
+    ids=["enforcing", "permissive", "off", "plain requests"],
+)
+def test_a_slave_that_encrypts_its_requests_encrypts_replication(
+    settings: dict[str, str], is_encrypted: bool, notice: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
-        async with AsyncLocalCluster(slaves=1, **REPLICATED) as cluster:
+        async with AsyncLocalCluster(slaves=1, **settings) as cluster:
             await wait_replicated(cluster)
 
     asyncio.run(work())
-    assert "Replication from the master is not encrypted" in caplog.text
-    assert "also serves slaves whose connections are not encrypted" in caplog.text
+    assert ("Following the master" in caplog.text, ", encrypted" in caplog.text) == (True, is_encrypted)
+    assert notice in caplog.text if notice else "is not encrypted: " not in caplog.text
+    is_enforcing = settings["tls_server_mode"] == "enforcing"
+    assert ("also serves slaves whose connections are not encrypted" in caplog.text) is is_enforcing
+
+
+class DescribedMaster:
+    """A master that describes itself by these keys."""
+
+    def __init__(self, **table: str) -> None:
+        self._table = table
+
+    async def request_ok(self, addr: str, code: int) -> Command:
+        return Command(0, 1, 1, body=fastjson.write(KvTableBody(self._table)))
+
+
+def features(master: DescribedMaster, addr: str | None, *, requires_ariane: bool) -> MasterFeatures:
+    return asyncio.run(check_master(master, addr, requires_ariane=requires_ariane))  # type: ignore[arg-type]
 
 
 def test_a_slave_sends_no_handshake_to_a_java_master() -> None:
-    class Master:
-        async def request_ok(self, addr: str, code: int) -> Command:
-            return Command(0, 1, 1, body=fastjson.write(KvTableBody({"brokerVersionDesc": "V4_9_4"})))
-
-    with pytest.raises(ConnectionLost, match="because it is Java's; set haTls=false"):
-        asyncio.run(check_master(Master(), "10.0.0.1:10911", requires_ariane=True))  # type: ignore[arg-type]
+    java = DescribedMaster(brokerVersionDesc="V4_9_4")
+    assert features(java, "10.0.0.1:10911", requires_ariane=False) == MasterFeatures()
+    assert features(java, None, requires_ariane=False) == MasterFeatures()
+    with pytest.raises(ConnectionLost, match="because it is Java's; set haTls=auto"):
+        features(java, "10.0.0.1:10911", requires_ariane=True)
     with pytest.raises(ConnectionLost, match="haTls and haAclEnable need a name server"):
-        asyncio.run(check_master(Master(), None, requires_ariane=True))  # type: ignore[arg-type]
+        features(java, None, requires_ariane=True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "accepts_tls"), [({}, False), ({"replicationTls": "false"}, False), ({"replicationTls": "true"}, True)]
+)
+def test_a_slave_sends_no_handshake_to_a_master_that_does_not_accept_it(
+    keys: dict[str, str], accepts_tls: bool
+) -> None:
+    ariane = DescribedMaster(kernels="python", memberStream="true", **keys)
+    assert features(ariane, "10.0.0.1:10911", requires_ariane=True) == MasterFeatures(True, accepts_tls)

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from interop_servers import consume, mqadmin, produce
 
 from ariane.broker.broker import Broker
@@ -82,6 +83,28 @@ def test_our_slave_replicates_a_java_master(tmp_path: Path) -> None:
     with java.name_server(tmp_path / "ns") as name_server, contextlib.ExitStack() as master:
         broker = master.enter_context(java.broker(tmp_path / "master", name_server.addr, properties=properties))
         asyncio.run(asyncio.wait_for(run(name_server.addr, master.close, broker.addr), 200))
+
+
+def test_our_slave_replicates_plain_from_a_java_master_that_accepts_tls(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's replication is never encrypted, although its request port takes the slave's TLS connections."""
+
+    async def run(namesrv: str, master: str) -> None:
+        role = {"broker_role": "SLAVE", "broker_id": 1, "tls_enable": "true"}
+        async with Broker(broker_config(tmp_path / "slave", namesrv, **SMALL, **role)), ConnectionPool() as peers:
+            await until_replicated(peers, master)
+
+    properties, jvm = (
+        {**JAVA_SMALL, "brokerRole": "SYNC_MASTER"},
+        java.quick_start(),
+    )  # with TLS: the default is without
+    with (
+        java.name_server(tmp_path / "ns", jvm_args=jvm) as names,
+        java.broker(tmp_path / "master", names.addr, properties=properties, jvm_args=jvm) as broker,
+    ):
+        asyncio.run(asyncio.wait_for(run(names.addr, broker.addr), 100))
+    assert f"Replication from the master {broker.addr} is not encrypted" in caplog.text
 
 
 def test_a_java_slave_replicates_our_master(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_both_brokers_return_the_same_structure(tmp_path: Path) -> None:
         reported = [asyncio.run(used_and_asked(item)) for item in (theirs.addr, addr)]
 
     java_says, we_say = reported
-    for name in ("kernels", "requestBatchMax", "memberStream"):
+    for name in ("kernels", "requestBatchMax", "memberStream", "replicationTls"):
         assert we_say["28"]["body"]["table"].pop(name), "a value that Java does not report"
     for name in java_says:
         assert shape(java_says[name]) == shape(we_say[name]), name

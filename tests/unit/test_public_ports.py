@@ -26,7 +26,7 @@ ENFORCING = {"tls_server_mode": "enforcing", **FILES}
 CERTIFIED = {
     "tls_server_need_client_auth": "require", "tls_server_auth_client": True, "tls_server_trust_cert_path": "ca.pem",
 }  # fmt: skip
-REPLICATION = {"ha_tls": True, "ha_acl_enable": True}
+REPLICATION = {"ha_tls": "true", "ha_acl_enable": True}
 SAFE = {**PUBLIC, **ACL, **ENFORCING, **REPLICATION}
 
 
@@ -52,10 +52,10 @@ def gaps(**settings: Any) -> dict[str, bool]:
         ({**PUBLIC, **ACL, "tls_server_mode": "enforcing", **REPLICATION}, []),
         ({**PUBLIC, **ACL, **FILES, "tls_server_mode": "disabled"}, ["encryption", "replication"]),
         ({**PUBLIC, **ACL, **ENFORCING, "ha_acl_enable": True}, ["replication"]),
-        ({**PUBLIC, **ACL, **ENFORCING, "ha_tls": True}, ["replication"]),
+        ({**PUBLIC, **ACL, **ENFORCING, "ha_tls": "true"}, ["replication"]),
         ({**PUBLIC, **ENFORCING}, ["access", "replication"]),
-        ({**PUBLIC, **ENFORCING, **CERTIFIED, "ha_tls": True}, []),
-        ({**PUBLIC, **FILES, **CERTIFIED, "ha_tls": True}, ["access"]),
+        ({**PUBLIC, **ENFORCING, **CERTIFIED, "ha_tls": "true"}, []),
+        ({**PUBLIC, **FILES, **CERTIFIED, "ha_tls": "true"}, ["access"]),
         ({**PUBLIC, **ENFORCING, **CERTIFIED, "tls_server_trust_cert_path": ""}, ["access", "replication"]),
         (SAFE, []),
     ],

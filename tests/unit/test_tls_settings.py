@@ -164,5 +164,22 @@ def test_tls_1_2_is_the_oldest_version(authority: TestAuthority) -> None:
 
 
 def test_encrypted_replication_needs_a_certificate() -> None:
-    with pytest.raises(ConfigError, match="haTls = True: needs tls.server.mode = permissive or enforcing"):
+    with pytest.raises(ConfigError, match="haTls = 'true': needs tls.server.mode = permissive or enforcing"):
         broker(**{"haTls": "true", "tls.server.mode": "disabled"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_encrypted"),
+    [
+        ({}, False),
+        ({"tls.enable": "true"}, True),
+        ({"tls.server.mode": "enforcing"}, True),
+        ({"tls.server.mode": "enforcing", "haTls": "false"}, False),
+        ({"tls.server.mode": "enforcing", "tls.enable": "false"}, False),
+        ({"tls.enable": "false", "haTls": "true"}, True),
+    ],
+)
+def test_a_slave_encrypts_replication_as_its_requests_unless_it_is_set(
+    keys: dict[str, str], is_encrypted: bool
+) -> None:
+    assert (broker(**keys).replication_context() is not None) is is_encrypted

@@ -241,7 +241,7 @@ class Broker:
             config.store_path_root_dir,
             kernels,
         )
-        if config.tls_server_mode == "enforcing" and not config.is_slave and not config.ha_tls:
+        if config.tls_server_mode == "enforcing" and not config.is_slave and not config.requires_replication_tls:
             log.warning(
                 "Replication port %d also serves slaves whose connections are not encrypted, as those of Java are. Set haTls=true"
                 " here and at all slaves if none is Java's",
@@ -263,7 +263,7 @@ class Broker:
         following, config = self._member.following, self.config
         assert following is not None
         proof = own_credentials(config) if config.ha_acl_enable else None
-        link = MasterLink(config.client_context() if config.ha_tls else None, proof, has_members=True)
+        link = MasterLink(config.replication_context(), proof, has_members=True)
         work = follow_leader(config, following, ha_addr(addr), self._dispatcher.on_stored, link)
         return self._tasks.start(work, f"follow {addr}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import ssl
 from pathlib import Path
 from typing import Self
 
@@ -35,6 +36,20 @@ class BrokerConfig(FailoverSettings, frozen=True, kw_only=True, rename=java_name
     def is_slave(self) -> bool:
         """Whether the broker follows a master."""
         return self.broker_role == "SLAVE"
+
+    @property
+    def requires_replication_tls(self) -> bool:
+        """Whether replication is encrypted, or does not take place."""
+        return self.ha_tls == "true"
+
+    def replication_context(self) -> ssl.SSLContext | None:
+        """Return the context of connections to a master that accepts TLS; None: this slave connects plain.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        is_default = self.ha_tls == "auto" and self.encrypts_requests
+        return self.client_context() if self.requires_replication_tls or is_default else None
 
     @property
     def has_failover(self) -> bool:
@@ -163,9 +178,9 @@ def _check_role(config: BrokerConfig) -> None:
             host.parse(config.ha_master_address)
         except ProtocolError as error:
             raise ConfigError("haMasterAddress", config.ha_master_address, f"expected host:port; {error}") from error
-    if config.ha_tls and config.tls_server_mode == "disabled":
+    if config.requires_replication_tls and config.tls_server_mode == "disabled":
         fix = "needs tls.server.mode = permissive or enforcing, whose certificate the replication port presents"
-        raise ConfigError("haTls", True, fix)
+        raise ConfigError("haTls", config.ha_tls, fix)
     if config.ha_acl_enable and not (config.acl_enable and (config.access_key or not config.is_slave)):
         raise ConfigError("haAclEnable", True, "needs aclEnable=true, and the accessKey of a slave")
     if config.min_in_sync_replicas > 1 and config.broker_role == "ASYNC_MASTER":

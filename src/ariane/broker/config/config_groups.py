@@ -29,7 +29,7 @@ from ariane.settings.definitions import (
     Seconds,
 )
 from ariane.settings.limits import Limit
-from ariane.settings.tls import ClientTlsSettings
+from ariane.settings.tls import ClientTlsSettings, Switch
 
 TOPICS_MAX = 200_000
 GROUPS_MAX = 100_000
@@ -341,8 +341,9 @@ class ReplicationSettings(RetentionSettings, frozen=True, kw_only=True, rename=j
     """SYNC_MASTER answers a send when a slave has it; SLAVE follows the master of its brokerName."""
     ha_master_address: Annotated[str, DefaultText("from the name server")] = ""
     """Replication address of a slave's master, `host:port`."""
-    ha_tls: Annotated[bool, ARIANE_ONLY] = False
-    """Encrypt replication: a slave connects encrypted, a master refuses plain slaves. Java's replication is always plain."""
+    ha_tls: Annotated[Switch, ARIANE_ONLY] = "auto"
+    """Encrypt replication. `true`: a slave connects encrypted, a master refuses plain slaves. `auto`: a slave that encrypts its
+    requests connects encrypted to Ariane's masters. Java's replication is always plain."""
     ha_acl_enable: Annotated[bool, ARIANE_ONLY] = False
     """A master serves only slaves whose account has its name in `brokers`, a slave proves its accessKey. Java's slaves cannot."""
     member_name: Annotated[

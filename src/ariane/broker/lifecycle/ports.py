@@ -79,8 +79,9 @@ async def bind_ports(
 def ha_gate(config: BrokerConfig, tls: ServerTls) -> ConnectionGate:
     """Return what opens the connections of slaves. A Java slave sends nothing before its first heartbeat."""
     first_byte_s = max(FIRST_BYTE_S, 2 * config.ha_send_heartbeat_interval / 1000)
-    setting = "haTls is true" if config.ha_tls else ""
-    return ConnectionGate(tls, is_required=config.ha_tls, setting=setting, first_byte_s=first_byte_s)
+    is_required = config.requires_replication_tls
+    setting = "haTls is true" if is_required else ""
+    return ConnectionGate(tls, is_required=is_required, setting=setting, first_byte_s=first_byte_s)
 
 
 _LOOPBACK_FIX = "bindAddress=127.0.0.1, and no other brokerIP1"
@@ -118,4 +119,5 @@ def check_gaps(config: BrokerConfig, gaps: Sequence[Gap]) -> None:
 
 
 def _has_safe_replication(config: BrokerConfig) -> bool:
-    return config.ha_tls and (config.ha_acl_enable or public_ports.requires_certificates(config.server_tls()))
+    has_proof = config.ha_acl_enable or public_ports.requires_certificates(config.server_tls())
+    return config.requires_replication_tls and has_proof

@@ -211,7 +211,8 @@ async def follow_master(
                     following.follow_anonymously()
                     if proof is not None:
                         await prove(stream, proof, config.broker_name, ANSWER_S)
-                log.info("Following the master at %s from offset %d", addr, following.replica.received)
+                how = "" if context is None else ", encrypted"
+                log.info("Following the master at %s from offset %d%s", addr, following.replica.received, how)
                 reported = ""
                 await (_follow_as_member if has_members else _follow_as_slave)(config, following, stream, on_stored)
         except ArianeError as error:
@@ -233,7 +234,8 @@ async def follow_leader(
                 following.accept(
                     await greet(stream, following.hello(), link.proof, config.broker_name, MEMBER_ANSWER_S)
                 )
-                log.info("Following the leader at %s from offset %d", addr, following.replica.received)
+                how = "" if link.context is None else ", encrypted"
+                log.info("Following the leader at %s from offset %d%s", addr, following.replica.received, how)
                 reported, failures = "", 0
                 await _follow_as_member(config, following, stream, on_stored)
         except ArianeError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.records.member_stream import STREAM_KEY
+from ariane.protocol.records.member_stream import STREAM_KEY, TLS_KEY
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.routing import KvTableBody
 from ariane.protocol.signing import Credentials
@@ -117,15 +117,22 @@ def delete_topic_handler(registration: Registration, copier: TableCopier, forwar
     return delete
 
 
-async def check_master(peers: ConnectionPool, master: str | None, *, requires_ariane: bool) -> bool:
-    """Return whether the master serves members; raise ConnectionLost if it must be of this project and is not.
+class MasterFeatures(NamedTuple):
+    """What the replication port of a master supports, as it describes itself; a Java master, nothing of it."""
+
+    has_members: bool = False
+    accepts_tls: bool = False
+
+
+async def check_master(peers: ConnectionPool, master: str | None, *, requires_ariane: bool) -> MasterFeatures:
+    """Return what the master supports; raise ConnectionLost if it must be of this project and is not.
 
     Java's replication port reads the first 8 bytes of a TLS handshake, or of a proof, as an acknowledged offset, and a
     SYNC_MASTER then confirms sends that no slave has.
     """
     if master is None:
         if not requires_ariane:
-            return False
+            return MasterFeatures()
         raise ConnectionLost(
             "the master", "not opened: haTls and haAclEnable need a name server that knows the master's address"
         )
@@ -135,14 +142,14 @@ async def check_master(peers: ConnectionPool, master: str | None, *, requires_ar
         if requires_ariane:
             raise
         log.warning("The master %s does not describe itself to this slave, which is anonymous to it", master)
-        return False
+        return MasterFeatures()
     table = fastjson.decode(response.body, KvTableBody).table
     if requires_ariane and "kernels" not in table:  # no Java broker has this key
         raise ConnectionLost(
             master,
-            "not opened: its replication is never encrypted, because it is Java's; set haTls=false and haAclEnable=false",
+            "not opened: its replication is never encrypted, because it is Java's; set haTls=auto and haAclEnable=false",
         )
-    return STREAM_KEY in table
+    return MasterFeatures(has_members=STREAM_KEY in table, accepts_tls=table.get(TLS_KEY) == "true")
 
 
 class FollowingMember(Protocol):
@@ -257,21 +264,26 @@ def start(
         if master := membership.holder_addr() if membership else registration.master.master_addr:
             await copier.copy(master)
 
-    context = config.client_context() if config.ha_tls else None
+    context, is_required = config.replication_context(), config.requires_replication_tls
     proof = credentials if config.ha_acl_enable else None
+    plain_masters: set[str | None] = set()  # each is reported once
 
     async def link() -> MasterLink:
-        requires_ariane = context is not None or proof is not None
         master = registration.master.master_addr
-        has_members = await check_master(copier.peers, master, requires_ariane=requires_ariane)
+        requires_ariane = is_required or proof is not None
+        has_members, accepts_tls = await check_master(copier.peers, master, requires_ariane=requires_ariane)
         if config.confirmed_reads and not has_members:
             reason = "not opened: confirmedReads needs a master of Ariane, whose address the name servers know"
             raise ConnectionLost(master or "the master", reason)
-        return MasterLink(context, proof, has_members)
+        is_encrypted = is_required or accepts_tls
+        if context is not None and not is_encrypted and master not in plain_masters:
+            plain_masters.add(master)
+            text = "Replication from the master %s is not encrypted: it does not say that it accepts TLS, as no Java master does"
+            log.warning(text, master, extra={"notice": True})
+        return MasterLink(context if is_encrypted else None, proof, has_members)
 
     if context is None and config.encrypts_requests:
-        text = "Replication from the master is not encrypted. Set haTls=true here and at the master if it is not Java's"
-        log.warning(text, extra={"notice": True})
+        log.warning("Replication from the master is not encrypted: haTls is false", extra={"notice": True})
     tasks.repeat(COPY_INTERVAL_S, copy, "copy the master's tables", first_s=FIRST_COPY_S)
     if membership is not None:
         return

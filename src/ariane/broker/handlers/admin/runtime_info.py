@@ -25,7 +25,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import VERSION
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
-from ariane.protocol.records.member_stream import STREAM_KEY
+from ariane.protocol.records.member_stream import STREAM_KEY, TLS_KEY
 from ariane.protocol.request_batch import REQUESTS_KEY, REQUESTS_MAX
 from ariane.protocol.requests.audit import FAILURES_KEY
 from ariane.protocol.requests.routing import KvTableBody
@@ -95,6 +95,7 @@ class RuntimeInfoHandler:
             "kernels": implementation.selected().description,
             REQUESTS_KEY: str(REQUESTS_MAX),
             STREAM_KEY: "true",
+            TLS_KEY: "false" if self._settings.current.tls_server_mode == "disabled" else "true",
             "bootTimestamp": str(self._boot_ms),
             "runtime": _runtime(self._clock.now_ms() - self._boot_ms),
             "startAcceptSendRequestTimeStamp": str(self._settings.current.start_accept_send_request_time_stamp),

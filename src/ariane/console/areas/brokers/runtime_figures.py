@@ -62,6 +62,7 @@ FIGURES: tuple[FigureKind, ...] = (
         IDENTITY, CERTIFICATE_DAYS_KEY, "count", _("Days until the TLS certificate of the ports expires; negative afterwards.")
     ),
     FigureKind(IDENTITY, "memberStream", "text", _("Whether slaves of Ariane can identify themselves in replication.")),
+    FigureKind(IDENTITY, "replicationTls", "text", _("Whether slaves can connect encrypted.")),
     FigureKind(IDENTITY, "requestBatchMax", "count", _("Requests that the broker takes in one batch.")),
     FigureKind(IDENTITY, "brokerVersion", "count", _("Number of the version.")),
     FigureKind(IDENTITY, "bootTimestamp", "time", _("Start of the broker.")),
