@@ -87,6 +87,12 @@ def test_the_key_of_a_client_certificate_may_have_a_password(certificate: tuple[
         with pytest.raises(ConfigError, match="tls_cert_file = .*whose password is in tls_key_password_file") as error:
             shown(wrong)
         assert "sesame" not in str(error.value)
+    password.write_bytes(b"\xff")
+    bad = ClientSettings(use_tls=True, tls_verify="false", tls_cert_file=cert, tls_key_password_file=password)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="tls_key_password_file = .*expected a text file"):
+        tls_context(bad)
+    with pytest.raises(ConfigError, match="tls_cert_file = .*longer than 1024 bytes"):
+        shown("x" * 2000)
     password.unlink()
     missing = ClientSettings(use_tls=True, tls_cert_file=cert, tls_key_password_file=str(password))  # type: ignore[arg-type]
     with pytest.raises(

@@ -94,11 +94,12 @@ def tls_context(options: TlsOptions, spell: Callable[[str], str] = str) -> ssl.S
                 password = Path(file).read_text().rstrip("\r\n")
             key, file = "tls_cert_file", options.tls_cert_file
             context.load_cert_chain(file, options.tls_key_file or None, password=password)
-    except OSError as error:  # includes ssl.SSLError
+    except (OSError, ValueError) as error:  # ssl.SSLError; a password that is not UTF-8, or too long for OpenSSL
+        reason = getattr(error, "strerror", None) or error
         expected = "PEM, with a key that is not encrypted or whose password is in " + spell("tls_key_password_file")
         if key == "tls_key_password_file":
             expected = "a text file with the password of the key"
-        fix = f"cannot be used on this machine ({error.strerror or error}): expected {expected}"
+        fix = f"cannot be used on this machine ({reason}): expected {expected}"
         raise ConfigError(spell(key), file, fix) from None
     return context
 
