@@ -95,7 +95,8 @@ def tls_context(options: TlsOptions, spell: Callable[[str], str] = str) -> ssl.S
             key, file = "tls_cert_file", options.tls_cert_file
             context.load_cert_chain(file, options.tls_key_file or None, password=password)
     except (OSError, ValueError) as error:  # ssl.SSLError; a password that is not UTF-8, or too long for OpenSSL
-        reason = getattr(error, "strerror", None) or error
+        # The text of a UnicodeDecodeError has a byte of the password.
+        reason = error.reason if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         expected = "PEM, with a key that is not encrypted or whose password is in " + spell("tls_key_password_file")
         if key == "tls_key_password_file":
             expected = "a text file with the password of the key"
