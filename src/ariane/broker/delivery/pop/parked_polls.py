@@ -20,6 +20,9 @@ __all__ = ["ParkedPolls", "PollKey"]
 
 KEY_POLLS_MAX = 1_024  # of one group and topic, as in 5.x
 POLLS_MAX = 100_000  # of all groups, as in 5.x
+BLOCKED_MS = (
+    100  # until requests are served again that took nothing although a message is visible, as in a blocked queue
+)
 WATCH_MS = 60_000.0  # longest wait of one watch; the next one follows
 
 T = TypeVar("T")
@@ -81,19 +84,20 @@ class ParkedPolls(Generic[T]):
         Raises:
             ReplyError: too many requests are parked.
         """
-        parked = self._parked.setdefault(key[:2], {}).setdefault(key, _Parked(serve))
+        parked = self._parked.get(key[:2], {}).get(key) or _Parked(serve)
         if len(parked.polls) >= KEY_POLLS_MAX or self._count >= POLLS_MAX:
             remark = (
                 f"{len(parked.polls)} requests of {key.group} wait for messages of {key.topic}, {self._count} in all"
             )
             raise ReplyError(ResponseCode.POLLING_FULL, remark)
+        self._parked.setdefault(key[:2], {})[key] = parked
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         parked.polls[done] = poll
         self._count += 1
         timer = self._clock.call_later(hold_ms / 1000, _resolve, done, False)
         for queue in queues:
             self._watch(key, parked, queue)
-        self._schedule(key, parked)
+        self._schedule(key, parked, visible_after_ms=BLOCKED_MS)
         try:
             return await done
         finally:
@@ -119,10 +123,10 @@ class ParkedPolls(Generic[T]):
                 if not parked.serve(poll):
                     break  # those behind it want the same messages
                 _resolve(done, True)
-        self._schedule(key, parked)
+        self._schedule(key, parked, visible_after_ms=BLOCKED_MS)
 
-    def _schedule(self, key: PollKey, parked: _Parked[T]) -> None:
-        """Wake requests when the next taken message is visible."""
+    def _schedule(self, key: PollKey, parked: _Parked[T], *, visible_after_ms: int = 0) -> None:
+        """Wake requests when the next taken message is visible; if one is already, `visible_after_ms` from now."""
         due_ms = self._due_ms(key.group, key.topic)
         if due_ms == parked.timer_ms:
             return
@@ -135,8 +139,8 @@ class ParkedPolls(Generic[T]):
                 parked.timer = parked.timer_ms = None
                 self._wake(key, parked)
 
-            wait_ms = max(0, due_ms - self._clock.now_ms())
-            parked.timer = self._clock.call_later((wait_ms + 1) / 1000, on_due)
+            wait_ms = due_ms - self._clock.now_ms()
+            parked.timer = self._clock.call_later(((wait_ms if wait_ms > 0 else visible_after_ms) + 1) / 1000, on_due)
 
     def _watch(self, key: PollKey, parked: _Parked[T], queue: tuple[str, int]) -> None:
         if queue in parked.watches:
