@@ -302,6 +302,8 @@ def test_requests_of_members() -> None:
     assert member_request(master.membership, "fence", "stray", EPOCH + 9).promised == EPOCH + 2
     master.clock.now_s += 9
     assert not member_request(master.membership, "handover", "b", EPOCH).agrees
+    master.agent.state = msgspec.structs.replace(master.agent.state, snapshot=None)
+    assert not member_request(master.membership, "handover", "b", EPOCH).agrees, "it has not read the record yet"
     reply = refuse_member_request(cast(Any, None), cast(Any, None))
     assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 

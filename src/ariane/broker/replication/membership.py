@@ -161,13 +161,16 @@ class Membership:
             case "failsafe":
                 agrees = self._agent.answer_failsafe(request.member, request.epoch)
             case "handover":
-                is_member = any(request.member in ("", member.name) for member in self.record().in_sync)
-                agrees = self.epoch > 0 and self.may_answer() and is_member
+                agrees = self.epoch > 0 and self.may_answer() and self._may_succeed(request.member)
                 if agrees:
                     self._supervisor.hand_over(request.member)
             case "end":
                 pass
         return Reply(body=msgspec.json.encode(msgspec.structs.replace(self.answer_of(), agrees=agrees)))
+
+    def _may_succeed(self, name: str) -> bool:
+        """Return whether a successor is in the set of the record; "" means any of them."""
+        return any(name in ("", member.name) for member in self.record().in_sync)
 
     def answer_of(self) -> MemberAnswer:
         """Return what this member reports about its log."""
