@@ -34,6 +34,7 @@ public final class Consume {
         } else {
             consumer.subscribe(args[1], args[3]);
         }
+        consumer.setAwaitTerminationMillisWhenShutdown(10_000); // by default, what the last call consumed is not saved
         int pause = Integer.parseInt(options.getOrDefault("pause", "0"));
         boolean fail = options.containsKey("fail");
         consumer.setMaxReconsumeTimes(Integer.parseInt(options.getOrDefault("most", "-1")));
