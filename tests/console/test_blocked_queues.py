@@ -12,7 +12,7 @@ from ariane.console.alerts.readings import MetricReading, read_snapshot
 from ariane.console.areas.groups.group_list import SORT_KEYS, is_selected, state_of
 from ariane.console.live.blocked_queues import OffsetObserver
 from ariane.console.live.live_snapshot import BlockedOffset, GroupRow, LiveSnapshot
-from ariane.metrics.pauses import Pauses
+from ariane.metrics.polling.pauses import Pauses
 from ariane.metrics.polling.scraped_cluster import (
     ConnectedClient,
     GroupState,

@@ -12,7 +12,7 @@ from ariane.console.live.live_history import Rates, broker_key, cluster_key, gro
 from ariane.console.live.live_snapshot import BrokerShare, GroupRow, TopicRow
 from ariane.console.live.replication_delay import ReplicationObserver
 from ariane.console.live.snapshot_builder import broker_rows, group_rows, history_values, topic_rows, totals
-from ariane.metrics.pauses import Pauses
+from ariane.metrics.polling.pauses import Pauses
 from ariane.metrics.polling.scraped_cluster import (
     ConnectedClient,
     GroupState,

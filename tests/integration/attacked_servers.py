@@ -22,7 +22,7 @@ from ariane.console.http_server import ConsoleServer
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.settings import ConsoleSettings
-from ariane.metrics.endpoint import MetricsEndpoint
+from ariane.metrics.serving.endpoint import MetricsEndpoint
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 

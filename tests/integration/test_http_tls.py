@@ -17,8 +17,8 @@ from ariane.cli.servers import signals
 from ariane.console.http_server import ConsoleServer
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError, UsageError
-from ariane.metrics.endpoint import MetricsEndpoint
 from ariane.metrics.families import Family
+from ariane.metrics.serving.endpoint import MetricsEndpoint
 from ariane.nameserver.config import NAME_SERVER_SETTINGS
 from ariane.nameserver.server import NameServer
 from ariane.net.listening.server_tls import ServerTls, ServerTlsOptions, TlsMode

@@ -34,9 +34,9 @@ from ariane.console.areas.groups.group_progress import ProgressQuery, group_prog
 from ariane.console.areas.overview.overview import overview
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
+from ariane.metrics.exporter import ExporterSource
 from ariane.metrics.families import Family
 from ariane.metrics.polling.cluster_poller import ClusterPoller
-from ariane.metrics.polling.exporter import ExporterSource
 from ariane.metrics_collector.poller import BrokerPoller
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import SubscriptionGroupConfig, retry_topic

@@ -16,7 +16,7 @@ from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BROKER_SETTINGS
 from ariane.cli.servers import metrics_endpoint
 from ariane.errors import ConnectionLost
-from ariane.metrics.endpoint import MetricsSource
+from ariane.metrics.serving.endpoint import MetricsSource
 from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.net.connection import Connection

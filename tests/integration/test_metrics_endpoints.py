@@ -21,12 +21,12 @@ from ariane.cli.servers.metrics_endpoint import broker_faults, broker_source, na
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.errors import ConfigError, StoreFull
-from ariane.metrics import endpoint
 from ariane.metrics.broker_metrics import BROKER_METRICS
-from ariane.metrics.endpoint import LIMITS, MetricsEndpoint
+from ariane.metrics.exporter import ExporterSource
 from ariane.metrics.families import Family, Metric
 from ariane.metrics.polling.cluster_poller import ClusterPoller
-from ariane.metrics.polling.exporter import ExporterSource
+from ariane.metrics.serving import endpoint
+from ariane.metrics.serving.endpoint import LIMITS, MetricsEndpoint
 from ariane.model.message import Message, ReceivedMessage
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer

@@ -22,9 +22,9 @@ from test_exporter_comparison import MOVING, UNKNOWN, WRONG_AT_APACHE, Series, p
 
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.metrics.endpoint import MetricsEndpoint
+from ariane.metrics.exporter import ExporterSource
 from ariane.metrics.polling.cluster_poller import ClusterPoller
-from ariane.metrics.polling.exporter import ExporterSource
+from ariane.metrics.serving.endpoint import MetricsEndpoint
 from ariane.model.message import Message, ReceivedMessage
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.testing import java

@@ -15,7 +15,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent))
 from test_metrics_page import TABLES
 
-from ariane.metrics import process_metrics
+from ariane.metrics.serving import process_metrics
 
 ROOT = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARDS = sorted((ROOT / "grafana").glob("*.json"))

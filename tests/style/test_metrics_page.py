@@ -13,9 +13,9 @@ import pytest
 from ariane.metrics.broker_metrics import BROKER_METRICS
 from ariane.metrics.cluster_metrics import EXPORTER_METRICS
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS
+from ariane.metrics.exporter import POLL_METRICS
 from ariane.metrics.families import MetricTable
 from ariane.metrics.name_server_source import NAME_SERVER_METRICS
-from ariane.metrics.polling.exporter import POLL_METRICS
 from ariane.metrics.port_metrics import port_metrics
 from ariane.metrics.reference import update_page
 from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS

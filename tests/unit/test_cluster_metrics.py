@@ -14,7 +14,7 @@ from ariane.cluster.lag import LagSum
 from ariane.metrics import runtime_metrics
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS, EXPORTER_METRICS
 from ariane.metrics.families import read
-from ariane.metrics.pauses import Pauses
+from ariane.metrics.polling.pauses import Pauses
 from ariane.metrics.polling.scraped_cluster import (
     ClientRates,
     ConnectedClient,

@@ -13,9 +13,9 @@ import pytest
 from ariane.cluster.lag import LagSum
 from ariane.errors import RequestTimeout
 from ariane.metrics.cluster_metrics import EXPORTER_METRICS
+from ariane.metrics.exporter import ExporterSource
 from ariane.metrics.families import HistogramValue, read
 from ariane.metrics.polling.cluster_poller import DETAIL_AGE_MAX_S, ClusterPoller, PolledCluster
-from ariane.metrics.polling.exporter import ExporterSource
 from ariane.metrics.polling.scraped_cluster import ConnectedClient, GroupState, MinuteRate
 from ariane.metrics.polling.settled_rates import SETTLED_S
 from ariane.metrics.polling.wanted_statistics import PollScope

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ariane.metrics.exposition import encode
+from ariane.metrics.exporter import ExporterSource
 from ariane.metrics.polling.cluster_poller import ClusterPoller
-from ariane.metrics.polling.exporter import ExporterSource
+from ariane.metrics.serving.exposition import encode
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import encode_header as fields_of

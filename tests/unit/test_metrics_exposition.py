@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from ariane.metrics import exposition, process_metrics
-from ariane.metrics.endpoint import parse_request
 from ariane.metrics.families import Family, Metric, cumulative
+from ariane.metrics.serving import exposition, process_metrics
+from ariane.metrics.serving.endpoint import parse_request
 
 LAG = Metric("ariane_lag", "gauge", 'Lag of a "group".', ("group", "topic"))
 SENT = Metric("ariane_sent_total", "counter", "Messages sent\nor \\ lost.")

@@ -22,10 +22,10 @@ from ariane.metrics.broker_metrics import BROKER_METRICS
 from ariane.metrics.broker_source import failover_state
 from ariane.metrics.client_collector import ClientCollector
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS, CollectorSource
-from ariane.metrics.endpoint import LOOPBACK, serve_in_thread
 from ariane.metrics.families import Family, MetricTable, read
 from ariane.metrics.name_server_source import NAME_SERVER_METRICS, RegisteredBroker, ScrapedNameServer
 from ariane.metrics.port_metrics import WithPort
+from ariane.metrics.serving.endpoint import LOOPBACK, serve_in_thread
 from ariane.metrics_collector.publisher import PollingRound
 from ariane.metrics_collector.sample import Sample
 from ariane.model.clock_offset import ClockOffset

@@ -16,11 +16,12 @@ from ariane.broker.stats.stats_items import MINUTE
 from ariane.broker.stats.store_stats import FINE_BOUNDS_MS
 from ariane.cluster.lag import queue_lag
 from ariane.cluster.servers.statistics_requests import split_pairs
-from ariane.metrics import families, runtime_metrics
+from ariane.metrics import families
 from ariane.metrics.broker_metrics import BROKER_METRICS, BrokerInternals, FailoverState
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import Family
-from ariane.metrics.pauses import Pauses
+from ariane.metrics.polling.pauses import Pauses
+from ariane.metrics.polling.runtime_values import number
 from ariane.metrics.polling.scraped_cluster import (
     ConnectedClient,
     GroupState,
@@ -196,7 +197,7 @@ class BrokerSource:
             delayed_overdue_s=overdue_ms / 1000,
             certificate_days=services.protection.certificate_days(),
             gaps=services.protection.gap_names,
-            disk_used_ratio=runtime_metrics.number(state.runtime, "commitLogDiskRatio"),
+            disk_used_ratio=number(state.runtime, "commitLogDiskRatio"),
             log_end=store.commit_log_max,
             unflushed_bytes=store.commit_log_max - store.flushed,
             undispatched_bytes=store.commit_log_max - store.dispatched,
@@ -217,6 +218,6 @@ def failover_state(runtime: Mapping[str, str]) -> FailoverState | None:
         is_master=is_master,
         epoch=int(runtime["failoverEpoch"]),
         in_sync=len(runtime["failoverSet"].split(",")) if is_master else None,
-        lease_s=runtime_metrics.number(runtime, "failoverLeaseSeconds") if is_master else None,
+        lease_s=number(runtime, "failoverLeaseSeconds") if is_master else None,
         is_promotable=not runtime["failoverRefusal"],
     )

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ariane.metrics import runtime_metrics
 from ariane.metrics.families import Metric, MetricSample, MetricTable
+from ariane.metrics.polling.runtime_values import number
 from ariane.metrics.polling.scraped_cluster import ScrapedCluster
+from ariane.metrics.runtime_metrics import RUNTIME_METRICS
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 Samples = Iterator[MetricSample]
@@ -191,9 +192,9 @@ def _broker_rates(statistic: str) -> Reader:
 
 
 def _slave_distances(snapshot: ScrapedCluster) -> Samples:
-    ends = {broker.name: runtime_metrics.number(broker.runtime, "commitLogMaxOffset") for broker in snapshot.masters()}
+    ends = {broker.name: number(broker.runtime, "commitLogMaxOffset") for broker in snapshot.masters()}
     for broker in snapshot.brokers:
-        end, master_end = runtime_metrics.number(broker.runtime, "commitLogMaxOffset"), ends.get(broker.name)
+        end, master_end = number(broker.runtime, "commitLogMaxOffset"), ends.get(broker.name)
         if not broker.is_master and broker.is_up and end is not None and master_end is not None:
             yield (broker.cluster, broker.addr, broker.name), master_end - end
 
@@ -257,7 +258,7 @@ CLUSTER_METRICS: MetricTable = {
         _broker_rates("BROKER_GET_NUMS"),
     Metric("rocketmq_broker_commitlog_diff", "gauge", "Bytes of commit log that a slave does not have yet.", _BROKER, "bytes"):
         _slave_distances,
-    **runtime_metrics.RUNTIME_METRICS,
+    **RUNTIME_METRICS,
     Metric("ariane_topic_stored_messages", "gauge", "Messages in a topic's queues that have not expired.", _TOPIC, "messages"):
         _stored_messages,
     Metric("ariane_group_consumers", "gauge", "Connected consumers of a group.", ("group",)): _group_consumers,

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from ariane.access.public_ports import PortProtection
 from ariane.metrics import families
-from ariane.metrics.endpoint import MetricsSource
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
+from ariane.metrics.serving.endpoint import MetricsSource
 
 
 class ServerPorts(Protocol):

@@ -11,45 +11,17 @@ A text that is missing, or -1 where the broker does not know the value, yields n
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
 from ariane.metrics.families import Metric, MetricSample, MetricTable
+from ariane.metrics.polling.runtime_values import SIZE, number, size
 from ariane.metrics.polling.scraped_cluster import ScrapedCluster
 
 Parser = Callable[[Mapping[str, str]], float | None]
 
 PREFIX = "rocketmq_brokeruntime_"
 LABELS = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
-_SIZE = r"(?<![\d.])(\d{1,30}(?:\.\d+)?) ([KMGTPE]i)?B"
-_UNITS = {"": 1} | {f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGTPE", 1)}
-
-
-def number(table: Mapping[str, str], key: str) -> float | None:
-    """Return the number of a key; None if it is missing, not a finite number, or -1 for unknown."""
-    text = table.get(key, "")
-    # Text such as "inf", or an integer of 400 digits, would fail wherever it is rounded, charted or exported.
-    if finite(text) is None:
-        return None
-    value = int(text) if text.lstrip("-").isdecimal() else float(text)
-    # Brokers write -1 for a time or position that they do not know yet.
-    return None if value == -1 else value
-
-
-def finite(text: str) -> float | None:
-    """Return the number of a text; None if it is not a number, or not a finite one."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def size(text: str) -> float | None:
-    """Return the bytes of a text such as `1.5 KiB`."""
-    parts = re.search(_SIZE, text)
-    return None if parts is None else float(parts[1]) * _UNITS[parts[2] or ""]
 
 
 def _number(key: str) -> Parser:
@@ -81,7 +53,7 @@ def _put_time(label: str) -> Parser:
 
 def _capacity(name: str) -> Parser:
     def parse(table: Mapping[str, str]) -> float | None:
-        part = re.search(rf"{name} : {_SIZE}", table.get("commitLogDirCapacity", ""))
+        part = re.search(rf"{name} : {SIZE}", table.get("commitLogDirCapacity", ""))
         return None if part is None else size(part[0])
 
     return parse

@@ -93,7 +93,7 @@ def run(
 
     from ariane.cli.pipeline import progress
     from ariane.cli.servers import collector_thread
-    from ariane.metrics.endpoint import serve_in_thread
+    from ariane.metrics.serving.endpoint import serve_in_thread
     from ariane.pipeline import jobs as catalog
     from ariane.pipeline import run as runner
     from ariane.pipeline.pipeline_metrics import PipelineSource

@@ -36,8 +36,8 @@ def exporter(
     from ariane.cli.servers import run_server
     from ariane.cli.servers.public_http import ANYONE, http_port, serve_metrics
     from ariane.cluster.connection import ClusterConnection
+    from ariane.metrics.exporter import ExporterSource
     from ariane.metrics.polling.cluster_poller import ClusterPoller
-    from ariane.metrics.polling.exporter import ExporterSource
 
     run_server.log_warnings()
     settings = access.client_settings()

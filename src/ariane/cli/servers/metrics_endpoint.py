@@ -12,8 +12,8 @@ from ariane.protocol.requests.routing import MASTER_ID
 
 if TYPE_CHECKING:
     from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
-    from ariane.metrics.endpoint import MetricsSource
     from ariane.metrics.families import Family
+    from ariane.metrics.serving.endpoint import MetricsSource
     from ariane.nameserver.server import NameServer
     from ariane.net.listening.server_tls import ServerTls
 
@@ -100,7 +100,7 @@ async def with_metrics(
             yield started
             return
         # Loaded only here: most servers run without metrics.
-        from ariane.metrics.endpoint import MetricsEndpoint
+        from ariane.metrics.serving.endpoint import MetricsEndpoint
 
         async with MetricsEndpoint(source(started), address, port, tls=started.tls, faults=lambda: faults(started)):
             yield started

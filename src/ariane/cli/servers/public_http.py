@@ -21,7 +21,7 @@ from ariane.net.listening.server_tls import ServerTlsOptions, watched_tls
 
 if TYPE_CHECKING:
     from ariane.cli.options.metrics_options import MetricsOptions
-    from ariane.metrics.endpoint import MetricsSource
+    from ariane.metrics.serving.endpoint import MetricsSource
 
 CERTIFICATE = "-Dtls.server.certPath=FILE and -Dtls.server.keyPath=FILE"
 ANYONE = Gap("access", "anyone can read names of topics, groups and clients", "client certificates (docs/tls.md)")
@@ -105,8 +105,8 @@ async def serve_metrics(
         source: Reads the metrics of the program.
         stop: Called if SIGHUP says that the terminal was closed; None: signals are not handled, as outside of the main thread.
     """
-    from ariane.metrics.endpoint import MetricsEndpoint
     from ariane.metrics.port_metrics import WithPort
+    from ariane.metrics.serving.endpoint import MetricsEndpoint
 
     async with contextlib.AsyncExitStack() as running:
         tls = await running.enter_async_context(watched_tls(http.tls))

@@ -34,8 +34,8 @@ from ariane.console.live.live_snapshot import (
 )
 from ariane.console.live.replication_delay import ReplicationObserver
 from ariane.errors import ProtocolError
+from ariane.metrics.polling.runtime_values import number
 from ariane.metrics.polling.scraped_cluster import GroupState, PairProgress, ScrapedBroker, ScrapedCluster
-from ariane.metrics.runtime_metrics import number
 from ariane.model.topic import (
     DLQ_PREFIX,
     RETRY_PREFIX,

@@ -24,8 +24,8 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.servers.statistics_requests import StatisticsRequests
 from ariane.errors import ArianeError
-from ariane.metrics.pauses import Pauses
 from ariane.metrics.polling.cluster_details import ClusterDetails, DetailRounds, DetailTimes
+from ariane.metrics.polling.pauses import Pauses
 from ariane.metrics.polling.scraped_cluster import (
     ClientRates,
     GroupState,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.cluster.lag import LagSum, has_unknown_start, is_consumed_topic, next_offset, queue_lag, sum_lags
-from ariane.metrics.pauses import Pauses
+from ariane.metrics.polling.pauses import Pauses
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.routing import MASTER_ID

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 
+from ariane.metrics.polling.runtime_values import number
 from ariane.metrics.polling.scraped_cluster import GroupState, Pair, ScrapedBroker
-from ariane.metrics.runtime_metrics import number
 from ariane.model.topic import is_system_topic
 from ariane.protocol.versions import version_name
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from ariane.access.public_ports import CERTIFICATE_DAYS_KEY, OPEN_PORTS_KEY
 from ariane.console.texts.translation import gettext_noop as _
 from ariane.console.web.view_model import View
-from ariane.metrics.runtime_metrics import finite, number, size
+from ariane.metrics.polling.runtime_values import finite, number, size
 from ariane.net.limits.quotas import EXCEEDED_LIMITS_KEY
 
 Unit = Literal["text", "count", "bytes", "ms", "share", "time", "rates", "positions"]

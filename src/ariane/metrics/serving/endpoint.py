@@ -33,8 +33,8 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from ariane.errors import ArianeError, ConfigError
-from ariane.metrics import exposition, process_metrics
 from ariane.metrics.families import Family
+from ariane.metrics.serving import exposition, process_metrics
 from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import ServerTls

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from ariane.metrics.exposition import END
+from ariane.metrics.serving.exposition import END
 
 
 @functools.cache
