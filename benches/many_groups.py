@@ -2,7 +2,7 @@
 
     python benches/many_groups.py [--groups 200] [--topics 100] [--queues 10] [--minutes 60] [--no-memory] [--out FILE]
 
-Name server, broker and clients are the real ones on a simulated network and disk (`ariane.testing.virtual_cluster`); an hour takes
+Name server, broker and clients are the real ones on a simulated network and disk (`ariane.testing.virtual`); an hour takes
 several minutes. Every topic is read by `groups / topics` groups of one client instance, every tenth group in order, and receives a
 message every MESSAGE_S seconds. The table has a row for each sixth of the time:
 
@@ -42,8 +42,8 @@ from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
-from ariane.testing.virtual_time import VirtualProcess
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_time import VirtualProcess
 
 BROKER = "10.0.0.2:10911"
 MESSAGE_S = 15.0  # between two messages of a topic

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane import ConsumerSettings, Message, Producer, PushConsumer, TraceSettings
-from ariane.cli.servers.run_server import run_loop
+from ariane.cli.servers.process.run_server import run_loop
 from ariane.model.message import ReceivedMessage
 
 Options = dict[str, str]

@@ -21,7 +21,7 @@ import msgspec
 from ariane.errors import CoordinationUnavailable
 from ariane.failover.coordination import UNKNOWN_RESULT, RecordSnapshot, WriteOutcome, WriteResult
 from ariane.failover.leader_record import LeaderRecord
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualLoop
 
 EXPIRY_DELAY_S = 0.5
 DOWN_POLL_S = 0.1

@@ -28,7 +28,7 @@ from ariane.failover.member_state import (
     ServiceAnswered,
     SwapRecord,
 )
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualLoop
 from failover_world import NAMES, FailoverWorld, SimulationResult, Unreachable
 
 Fault = Callable[[FailoverWorld, random.Random], Awaitable[None]]

@@ -34,7 +34,7 @@ from ariane.failover.member_state import (
     StopRequested,
     TimePassed,
 )
-from ariane.testing.virtual_time import ProcessKilled, VirtualLoop
+from ariane.testing.virtual.virtual_time import ProcessKilled, VirtualLoop
 from coordination_model import CoordinationModel
 from failover_checker import FailoverChecker, InvariantBroken, LogEntry
 

@@ -14,8 +14,8 @@ from ariane.client.push_consumer import PushConsumer
 from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
-from ariane.testing.virtual_time import VirtualClock, VirtualProcess
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_time import VirtualClock, VirtualProcess
 
 TOPIC, SELLERS, GROUP, BROKER = "Orders", "shop", "billing", "10.0.0.2:10911"
 PRODUCER_AHEAD_MS, CONSUMER_AHEAD_MS = 1_200, -700

@@ -16,8 +16,8 @@ from ariane.console.app import APIS, PAGES, create_app
 from ariane.console.dashboard.dashboard_routers import ROUTERS as DASHBOARD
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.accounts.authentication import check_first_account
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.permissions import API_PREFIX, is_unsafe, requirement
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 
 from ariane.console.limits.access import FULL_ACCESS, Access, Mask, current_access, with_access
 from ariane.console.limits.access_rules import AccessRules
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.errors import ConfigError
 
 RULES = """

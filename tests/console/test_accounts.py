@@ -11,7 +11,7 @@ import pytest
 from ariane.console.security.accounts import passwords
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.accounts.passwords import PasswordVerifier, hash_password, verify_password
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.errors import ConfigError, NotFound
 
 PASSWORD = "correct horse battery"

@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 
 from ariane.access.public_ports import Gap, find_gaps
 from ariane.console.app import create_app
-from ariane.console.http_server import ConsoleServer
 from ariane.console.security.accounts.accounts import ConsoleAccounts
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
+from ariane.console.server.http_server import ConsoleServer
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError

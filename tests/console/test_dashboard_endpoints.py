@@ -21,10 +21,10 @@ from ariane.console.app import create_app
 from ariane.console.areas.dead_letters.dead_letter_resend import IDS_MAX
 from ariane.console.dashboard.dashboard_groups import _row_shape
 from ariane.console.dashboard.dashboard_routers import ROUTERS
+from ariane.console.dashboard.formats.spreadsheet import CELL_MAX, spreadsheet
 from ariane.console.dashboard.message_pages import shares
-from ariane.console.dashboard.spreadsheet import CELL_MAX, spreadsheet
 from ariane.console.live.live_snapshot import GroupRow
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 

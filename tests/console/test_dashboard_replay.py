@@ -24,7 +24,7 @@ from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
 from ariane.console.dashboard.dashboard_routers import ROUTERS
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 

@@ -15,8 +15,8 @@ from ariane.net.pools.server_health import ServerHealth
 from ariane.net.server import RemotingServer
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
-from ariane.testing.virtual_time import VirtualProcess
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_time import VirtualProcess
 
 QUICK = RequestCode.GET_BROKER_RUNTIME_INFO
 SLOW = RequestCode.GET_CONSUMER_RUNNING_INFO  # the broker waits for a client, which does not respond

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from ariane.console.http_connections import BODY_RATE, DEADLINES_S, LIMITS, HttpConnection, HttpConnections
-from ariane.console.http_server import ConsoleServer
+from ariane.console.server.http_connections import BODY_RATE, DEADLINES_S, LIMITS, HttpConnection, HttpConnections
+from ariane.console.server.http_server import ConsoleServer
 from ariane.console.settings import ConsoleSettings
 from ariane.net.limits.connection_limits import ConnectionLimits
 

@@ -20,8 +20,8 @@ from ariane import Admin, LocalState, Message, Producer, PushConsumer, ReceivedM
 from ariane.console.app import APIS, PAGES, create_app
 from ariane.console.dashboard.dashboard_routers import ROUTERS as DASHBOARD
 from ariane.console.security.accounts.accounts import ConsoleAccounts
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.permissions import API_PREFIX, requirement
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.model import ids

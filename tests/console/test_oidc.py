@@ -21,11 +21,11 @@ from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
 from ariane.console.security.accounts.accounts import ConsoleAccounts
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.oidc import oidc_provider
 from ariane.console.security.oidc.login_attempt import begin_attempt, resume_attempt
 from ariane.console.security.oidc.oidc_provider import OidcProvider, ProviderUnavailable, TokenRefused, values_of
 from ariane.console.security.oidc.oidc_settings import OidcSettings, read_settings
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.permissions import UNLISTED, requirement
 from ariane.console.security.request_checks import (
     is_own_host,
@@ -14,6 +13,7 @@ from ariane.console.security.request_checks import (
     page_path,
     path_after_login,
 )
+from ariane.console.security.roles import ConsoleRole
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "localhost", "[::1]:8080", "127.1.2.3"])

@@ -12,9 +12,9 @@ from ariane.console.security import login_limits
 from ariane.console.security.accounts import sessions as module
 from ariane.console.security.accounts.accounts import ConsoleAccount, ConsoleAccounts
 from ariane.console.security.accounts.known_devices import KnownDevices
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.sessions import SessionStore, csrf_token
 from ariane.console.security.login_limits import LoginLimiter, TooManyAttempts
+from ariane.console.security.roles import ConsoleRole
 from ariane.errors import NotFound
 from ariane.testing.clock import FakeClock
 

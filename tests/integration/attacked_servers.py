@@ -17,10 +17,10 @@ import uvloop
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.ports import HA_PORT_OFFSET
-from ariane.cli.servers.metrics_endpoint import broker_source
-from ariane.console.http_server import ConsoleServer
+from ariane.cli.servers.process.metrics_endpoint import broker_source
 from ariane.console.security.accounts.accounts import ConsoleAccounts
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
+from ariane.console.server.http_server import ConsoleServer
 from ariane.console.settings import ConsoleSettings
 from ariane.metrics.serving.endpoint import MetricsEndpoint
 from ariane.nameserver.config import NameServerConfig

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[console]'")
 
-from ariane.cli.servers import signals
-from ariane.console.http_server import ConsoleServer
+from ariane.cli.servers.process import signals
+from ariane.console.server.http_server import ConsoleServer
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError, UsageError
 from ariane.metrics.families import Family

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from ariane import Admin, PushConsumer
 from ariane.broker.broker import Broker
 from ariane.cli import main
-from ariane.cli.servers.metrics_endpoint import broker_source
+from ariane.cli.servers.process.metrics_endpoint import broker_source
 from ariane.cluster.lag import LagSum, queue_lag, sum_lags
 from ariane.console.alerts.alert_rules import AlertMetric
 from ariane.console.alerts.readings import read_snapshot

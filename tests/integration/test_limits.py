@@ -14,7 +14,7 @@ import pytest
 
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BROKER_SETTINGS
-from ariane.cli.servers import metrics_endpoint
+from ariane.cli.servers.process import metrics_endpoint
 from ariane.errors import ConnectionLost
 from ariane.metrics.serving.endpoint import MetricsSource
 from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
-from ariane.cli.servers.metrics_endpoint import broker_faults, broker_source, name_server_source, with_metrics
+from ariane.cli.servers.process.metrics_endpoint import broker_faults, broker_source, name_server_source, with_metrics
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.errors import ConfigError, StoreFull

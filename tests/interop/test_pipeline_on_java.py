@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import spark_classes
 from ariane.cli import main
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.client import LocalState, TransactionProducer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import Message

@@ -21,8 +21,8 @@ from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import Message
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
-from ariane.testing.virtual_time import VirtualProcess
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_time import VirtualProcess
 
 TOPIC, GROUP = "Orders", "sellers"
 

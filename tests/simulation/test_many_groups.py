@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ariane.client.consuming.consume_rates import ConsumeRates
-from ariane.testing.virtual_cluster import virtual_cluster
+from ariane.testing.virtual.virtual_cluster import virtual_cluster
 
 BENCHES = Path(__file__).parents[2] / "benches"
 MINUTES = (

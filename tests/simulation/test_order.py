@@ -39,8 +39,8 @@ from ariane.client.push_consumer import PushConsumer
 from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
-from ariane.testing.virtual_time import VirtualLoop, VirtualProcess
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_time import VirtualLoop, VirtualProcess
 
 SEEDS = 2 * ci_form.number("ARIANE_SEEDS", short=1, long=4)  # the first one or the fourth finds each planted fault
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 import mixed_traffic
 
-from ariane.cli.servers.run_server import READY
+from ariane.cli.servers.process.run_server import READY
 from ariane.pipeline.spark_session import java_fault
 from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS, table_format

@@ -17,7 +17,7 @@ from jinja2 import Environment, nodes
 
 CONSOLE = Path(__file__).resolve().parents[2] / "src" / "ariane" / "console"
 REPORTS = CONSOLE.parent / "reports"
-TRANSLATIONS = sorted((CONSOLE / "translations" / "zh").glob("*.json"))
+TRANSLATIONS = sorted((CONSOLE / "texts" / "translations" / "zh").glob("*.json"))
 # Position of the text to translate.
 MARKERS = {
     "_": 0,
@@ -71,7 +71,7 @@ def chinese_texts() -> dict[str, str]:
 def test_every_text_has_a_translation() -> None:
     chinese = chinese_texts()
     missing = {text: name for text, name in used_texts().items() if text not in chinese}
-    assert missing == {}, "add the Chinese text to src/ariane/console/translations/zh/<area>.json"
+    assert missing == {}, "add the Chinese text to src/ariane/console/texts/translations/zh/<area>.json"
 
 
 def test_no_translation_is_unused() -> None:

@@ -21,7 +21,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
-DATA = ("console/templates", "console/static", "console/translations", "spark/pruning", "testing/peers")
+DATA = ("console/templates", "console/static", "console/texts/translations", "spark/pruning", "testing/peers")
 GENERATED = {".pyc"}
 
 

@@ -44,8 +44,8 @@ from ariane.protocol.requests.routing import TopicTable
 from ariane.store.log.deletions import Deletions
 from ariane.store.message_store import RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk, SurvivingData
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_time import VirtualLoop
 
 CONFIG_DIR = "/store/config"
 TOPICS = f"{CONFIG_DIR}/topics.json"

@@ -10,7 +10,7 @@ import pytest
 from ariane.client.membership.queue_locks import QueueLockClient
 from ariane.client.producer import Producer
 from ariane.model.message import MessageQueue
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import ariane
 from ariane.cli import main
 from ariane.cli.options import command_names, shared_options, spark_options
-from ariane.cli.servers import run_server, signals
+from ariane.cli.servers.process import run_server, signals
 from ariane.cli.up import up_command as upping
 from ariane.errors import ConfigError, UsageError
 from ariane.nameserver.server import local_addr

@@ -19,7 +19,7 @@ from ariane.client.instance.hooks import ConsumeFinished, ConsumeReturn, Consume
 from ariane.client.instance.settings import ConsumerSettings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model.message import MessageQueue, ReceivedMessage
-from ariane.testing.virtual_time import VirtualClock, VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualClock, VirtualLoop
 
 OTHER = MessageQueue("T", "a", 1)
 

@@ -22,7 +22,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.records import properties
 from ariane.testing.clock import FakeClock
-from ariane.testing.virtual_time import VirtualClock, VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualClock, VirtualLoop
 
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[console]'")
 
 from ariane.cli import main
-from ariane.cli.servers import console_command, run_server
+from ariane.cli.servers import console_command
+from ariane.cli.servers.process import run_server
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError, NotFound, UsageError

@@ -16,7 +16,7 @@ from ariane.broker.lifecycle.offset_waiters import OffsetWaiter
 from ariane.errors import FlushFailed
 from ariane.store.disk.files import PARALLEL, SystemDisk
 from ariane.store.message_store import MessageStore
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualLoop
 
 
 class Slow:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ariane.cli.servers.garbage_collection import FULL, FrozenSurvivors
+from ariane.cli.servers.process.garbage_collection import FULL, FrozenSurvivors
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane.cli.servers.run_server import _StderrNotices
+from ariane.cli.servers.process.run_server import _StderrNotices
 from ariane.cli.up import child_processes as supervisor
 from ariane.cli.up.child_processes import ChildProcess, ChildProcesses
 from ariane.net.interfaces import is_loopback

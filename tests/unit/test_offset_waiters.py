@@ -9,7 +9,7 @@ import pytest
 
 from ariane.broker.lifecycle.offset_waiters import OffsetWaiter, OffsetWaiters
 from ariane.errors import FlushFailed
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualLoop
 
 TIMEOUT_S = 5.0
 FAILURE = FlushFailed("commitlog/0", "Input/output error")

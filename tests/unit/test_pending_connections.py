@@ -6,7 +6,7 @@ import asyncio
 
 from ariane.net.limits.connection_limits import ConnectionLimits
 from ariane.net.listening.pending_connections import PendingConnections
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualLoop
 
 
 class Pending:

@@ -26,7 +26,7 @@ from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import ROUND_QUEUES, RecordDraft, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualLoop
 
 HERE = host.pack("127.0.0.1", 10911)
 KEYS = "KEYS\x01k\x02"

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from ariane.access.public_ports import Gap, PortProtection
 from ariane.audit.server_audit_log import AuditState
 from ariane.cli.servers.collect_command import _metrics_state
-from ariane.cli.servers.public_http import HttpPort, serve_metrics
+from ariane.cli.servers.process.public_http import HttpPort, serve_metrics
 from ariane.errors import ConfigError
 from ariane.metrics.broker_metrics import BROKER_METRICS
 from ariane.metrics.broker_source import failover_state

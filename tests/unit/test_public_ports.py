@@ -13,7 +13,7 @@ from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
 from ariane.broker.lifecycle.ports import check_gaps, find_gaps
 from ariane.cli.options import shared_options
 from ariane.cli.options.metrics_options import MetricsOptions
-from ariane.cli.servers.public_http import ANYONE, OWN_METRICS, http_port, metrics_port
+from ariane.cli.servers.process.public_http import ANYONE, OWN_METRICS, http_port, metrics_port
 from ariane.errors import ConfigError
 from ariane.nameserver.config import NameServerConfig
 from ariane.net import interfaces

@@ -75,7 +75,7 @@ from ariane.protocol.requests.routing import (
     TopicTable,
 )
 from ariane.protocol.requests.stats import GetBrokerConsumeStats, GetConsumeStats, QueryConsumeTimeSpan, ViewBrokerStats
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
 
 OVERSIZED = "x" * 40_000
 CONTROL = "a\x02b\x00"

@@ -36,8 +36,8 @@ from ariane.protocol.requests.routing import (
     TopicRoute,
 )
 from ariane.protocol.requests.stats import ConsumeStats, TopicStats
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
-from ariane.testing.virtual_time import VirtualProcess
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_time import VirtualProcess
 
 CODE = RequestCode
 FIRST_S = 3.0  # wait for the first silent server

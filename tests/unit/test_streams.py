@@ -14,7 +14,7 @@ from ariane.errors import ConnectionLost
 from ariane.net.limits.connection_limits import select_displaced
 from ariane.net.streams import CLOSE_S, LIMITS, Stream
 from ariane.store.message_store import MessageStore
-from ariane.testing.virtual_time import VirtualLoop
+from ariane.testing.virtual.virtual_time import VirtualLoop
 
 
 class Connected:

@@ -10,7 +10,7 @@ from ariane.client.instance.hooks import LocalState
 from ariane.client.instance.send_types import SendResult
 from ariane.client.transaction_producer import TransactionProducer
 from ariane.model.message import Message, ReceivedMessage
-from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
 
 TIMEOUT_S, INTERVAL_S = 6.0, 60.0  # transactionTimeOut and transactionCheckInterval, both sides' defaults
 SLACK_S = 0.5  # of a round and a trip

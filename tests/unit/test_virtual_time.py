@@ -15,11 +15,11 @@ from ariane.model.message import Message
 from ariane.net.connection import Reply
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
-from ariane.testing import virtual_time
 from ariane.testing.clock import EPOCH_MS
-from ariane.testing.virtual_cluster import virtual_cluster
-from ariane.testing.virtual_network import VirtualNetwork
-from ariane.testing.virtual_time import ProcessKilled, VirtualClock, VirtualLoop
+from ariane.testing.virtual import virtual_time
+from ariane.testing.virtual.virtual_cluster import virtual_cluster
+from ariane.testing.virtual.virtual_network import VirtualNetwork
+from ariane.testing.virtual.virtual_time import ProcessKilled, VirtualClock, VirtualLoop
 
 SERVER = "10.0.0.9"
 

@@ -5,7 +5,7 @@
                                                    └─→ reports          the pipeline's tables
     areas      reads return view models (`View`), changes take forms; pages and API share them
     web        rendering, errors, paging
-    app        wires everything; `http_server` runs it
+    app        wires everything; `server` runs it
 
 No module outside this package imports FastAPI.
 """

@@ -16,16 +16,18 @@ from ariane.console.routes import (
     alert_routes,
     audit_routes,
     broker_routes,
-    dead_letter_routes,
-    delayed_routes,
     group_routes,
     login_routes,
-    message_routes,
     overview_routes,
     preference_routes,
     producer_routes,
     report_routes,
     topic_routes,
+)
+from ariane.console.routes.messages import (
+    dead_letter_routes,
+    delayed_routes,
+    message_routes,
     trace_routes,
     transaction_routes,
 )

@@ -7,7 +7,7 @@ on first use, and none needs pytest.
 
 Internal, for the tests of Ariane itself; these may change in any version:
 
-virtual_cluster, virtual_network, virtual_time    a whole cluster in virtual time, with a simulated network and disk
+virtual                                           a whole cluster in virtual time, with a simulated network and disk
 clock, disk                                       a clock that a test advances; a disk that loses power
 java, peers                                       real Java servers and clients
 cluster_servers, hosted_broker, server_thread, fillable_disks    the parts of a local cluster

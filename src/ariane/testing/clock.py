@@ -5,7 +5,7 @@
     ...
     clock.advance(30)          # 30 s pass: every `sleep` whose end is reached returns
 
-For a whole event loop with virtual time, including asyncio's own timers, see `ariane.testing.virtual_time`.
+For a whole event loop with virtual time, including asyncio's own timers, see `ariane.testing.virtual.virtual_time`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from page_faults import OpenContext
 from playwright.sync_api import BrowserContext, Page, expect
 
 from ariane.console.security.accounts.accounts import ConsoleAccounts
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.testing import LocalCluster
 
 PASSWORD, NEW_PASSWORD = "a long enough password", "another long enough password"

@@ -16,7 +16,7 @@ from page_faults import OpenContext, axe_findings, overflow
 from playwright.sync_api import Page, expect
 
 from ariane.console.security.accounts.accounts import ConsoleAccounts
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 
 PASSWORD = "a long enough password"
 REFRESH_MS = 15_000  # longer than the interval of every live part

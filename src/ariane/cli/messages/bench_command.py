@@ -18,7 +18,7 @@ from ariane.cli.options import shared_options
 from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import number_option, topic_option
 from ariane.cli.options.rate_options import parse_rate
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _check_sizes(plan: BenchPlan) -> None:
 def _run(plan: BenchPlan, queues: int | None, *, as_json: bool) -> None:
     from ariane.bench.bench_run import BenchRun
     from ariane.cli.messages import bench_output
-    from ariane.cli.servers import run_server
+    from ariane.cli.servers.process import run_server
 
     def print_note(text: str) -> None:
         typer.echo(f"Note: {text}", err=True)

@@ -15,7 +15,7 @@ from ariane.cli.messages.cat_options import IN_FLIGHT, ConsumeOptions, ProduceOp
 from ariane.cli.options import queue_selection, shared_options
 from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_groups import given_options
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.errors import UsageError
 from ariane.model.quantities import count_text
 
@@ -69,7 +69,7 @@ def _produce(
     producing: ProduceOptions,
 ) -> None:
     from ariane.cli.messages import cat_produce
-    from ariane.cli.servers import run_server
+    from ariane.cli.servers.process import run_server
     from ariane.client.instance.client_instance import ClientInstance
     from ariane.client.instance.settings import ProducerSettings
     from ariane.client.producer import Producer
@@ -116,7 +116,7 @@ def _print_unsent(report: SendReport) -> None:
 def _consume(namesrv: str, client: ClientSettings | None, plan: ConsumePlan, formatter: Formatter) -> None:
     from ariane.cli.messages import cat_consume
     from ariane.cli.messages.byte_streams import ByteOutput
-    from ariane.cli.servers import run_server
+    from ariane.cli.servers.process import run_server
     from ariane.client.instance.client_instance import ClientInstance
 
     is_pipe_closed = False

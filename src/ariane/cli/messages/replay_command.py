@@ -18,7 +18,7 @@ from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import path_option, text_option, topic_option
 from ariane.cli.options.rate_options import parse_rate
 from ariane.cli.options.time_options import StoreTimeOptions
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.errors import ArianeError, UsageError
 from ariane.model.quantities import count_text
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX

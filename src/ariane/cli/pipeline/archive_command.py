@@ -12,7 +12,7 @@ from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options, spark_options
 from ariane.cli.options.option_kinds import number_option, path_option, seconds_option
 from ariane.cli.output.help_format import create_app
-from ariane.cli.servers import run_server, signals
+from ariane.cli.servers.process import run_server, signals
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 from ariane.cli.options import command_names, paths, spark_options
 from ariane.cli.options.option_kinds import time_option, topic_option
 from ariane.cli.options.time_options import parse_time
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC

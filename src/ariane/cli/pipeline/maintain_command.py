@@ -8,7 +8,7 @@ import typer
 
 from ariane.cli.options import command_names, paths, spark_options
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.tables.table_home import Home, local_dir
 

@@ -19,7 +19,7 @@ from ariane.cli.options.metrics_options import MetricsOptions
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.pipeline import backfill_command, explain_command, maintain_command
-from ariane.cli.servers import run_server, signals
+from ariane.cli.servers.process import run_server, signals
 from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 from ariane.tables.table_home import Home
@@ -81,7 +81,7 @@ def run(
 
     Runs until SIGINT or SIGTERM. A restarted job resumes where it stopped.
     """
-    from ariane.cli.servers import public_http
+    from ariane.cli.servers.process import public_http
 
     job_names = command_names.parse_jobs(jobs)
     delays_ms = _delays_ms(delay_levels) if delay_levels else None
@@ -92,7 +92,7 @@ def run(
     exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None
 
     from ariane.cli.pipeline import progress
-    from ariane.cli.servers import collector_thread
+    from ariane.cli.servers.process import collector_thread
     from ariane.metrics.serving.endpoint import serve_in_thread
     from ariane.pipeline import jobs as catalog
     from ariane.pipeline import run as runner

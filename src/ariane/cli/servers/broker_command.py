@@ -94,8 +94,8 @@ def broker(
     from ariane.broker.broker import Broker
     from ariane.broker.config.broker_config import BROKER_SETTINGS
     from ariane.broker.failover.supervisor import FailoverBroker
-    from ariane.cli.servers import run_server
-    from ariane.cli.servers.metrics_endpoint import RunningBroker, broker_faults, broker_source, with_metrics
+    from ariane.cli.servers.process import run_server
+    from ariane.cli.servers.process.metrics_endpoint import RunningBroker, broker_faults, broker_source, with_metrics
 
     options = {
         "insecure": "true" if insecure or compatible else None,

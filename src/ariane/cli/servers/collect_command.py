@@ -13,7 +13,7 @@ from ariane.cli.options import shared_options
 from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.metrics_options import MetricsOptions
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import SAMPLES_TOPIC
 
@@ -48,7 +48,7 @@ def collect(
 
     Runs until SIGINT or SIGTERM. `ariane pipeline run lag` computes lag and TPS from the samples.
     """
-    from ariane.cli.servers import public_http, run_server
+    from ariane.cli.servers.process import public_http, run_server
     from ariane.metrics.collector_metrics import CollectorSource
     from ariane.metrics_collector.poller import PollLimits
     from ariane.metrics_collector.publisher import CollectorOptions, run_collector

@@ -19,7 +19,7 @@ from ariane.errors import ConfigError
 from ariane.model.topic import TRACE_TOPIC
 
 if TYPE_CHECKING:
-    from ariane.console.http_server import ConsoleServer
+    from ariane.console.server.http_server import ConsoleServer
 
 SUMMARY = """Run the web console of a cluster; subcommands manage its accounts.
 
@@ -73,8 +73,8 @@ def console(
         return
     if fault := install_fault():
         raise ConfigError("console", None, fault)
-    from ariane.cli.servers import run_server
-    from ariane.cli.servers.public_http import http_port
+    from ariane.cli.servers.process import run_server
+    from ariane.cli.servers.process.public_http import http_port
 
     http = http_port("console", bind, port, definitions, insecure=insecure, access=None)
     settings = ConsoleSettings(
@@ -105,6 +105,6 @@ def install_fault() -> str | None:
 def _serving(settings: ConsoleSettings) -> ConsoleServer:
     """Return the console's server, with the endpoints of Apache's dashboard, which the console itself does not import."""
     from ariane.console.dashboard.dashboard_routers import ROUTERS
-    from ariane.console.http_server import ConsoleServer
+    from ariane.console.server.http_server import ConsoleServer
 
     return ConsoleServer(settings, extensions=ROUTERS)

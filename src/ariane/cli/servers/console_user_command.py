@@ -59,7 +59,7 @@ def add(
     data: DataDir = None,
 ) -> None:
     """Create an account."""
-    from ariane.console.security.accounts.roles import ConsoleRole
+    from ariane.console.security.roles import ConsoleRole
 
     accounts = _accounts(home, data)
     accounts.add(name, ConsoleRole(role), _read_password(name))
@@ -96,7 +96,7 @@ def change_role(
     data: DataDir = None,
 ) -> None:
     """Change the role of an account; its sessions end."""
-    from ariane.console.security.accounts.roles import ConsoleRole
+    from ariane.console.security.roles import ConsoleRole
 
     _accounts(home, data).set_role(name, ConsoleRole(role))
     typer.echo(f"{name} is {role} now; its sessions have ended")

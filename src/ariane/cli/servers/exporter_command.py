@@ -9,7 +9,7 @@ import typer
 from ariane.cli.options import shared_options
 from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_kinds import port_option, seconds_option, text_option
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 
 DEFAULT_PORT = 5557  # of Apache's rocketmq-exporter
 
@@ -33,8 +33,8 @@ def exporter(
     Polls all brokers at each scrape. Names and labels are those of Apache's
     rocketmq-exporter. Runs until SIGINT or SIGTERM.
     """
-    from ariane.cli.servers import run_server
-    from ariane.cli.servers.public_http import ANYONE, http_port, serve_metrics
+    from ariane.cli.servers.process import run_server
+    from ariane.cli.servers.process.public_http import ANYONE, http_port, serve_metrics
     from ariane.cluster.connection import ClusterConnection
     from ariane.metrics.exporter import ExporterSource
     from ariane.metrics.polling.cluster_poller import ClusterPoller

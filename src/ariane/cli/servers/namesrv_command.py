@@ -34,8 +34,8 @@ def namesrv(
 
     Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are reported on stderr.
     """
-    from ariane.cli.servers import run_server
-    from ariane.cli.servers.metrics_endpoint import name_server_source, with_metrics
+    from ariane.cli.servers.process import run_server
+    from ariane.cli.servers.process.metrics_endpoint import name_server_source, with_metrics
     from ariane.nameserver.config import NAME_SERVER_SETTINGS
     from ariane.nameserver.server import NameServer
 

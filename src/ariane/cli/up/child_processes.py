@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from ariane.cli.servers.run_server import NOTICE, READY
+from ariane.cli.servers.process.run_server import NOTICE, READY
 from ariane.errors import ArianeError
 
 START_S = 120.0  # recovery after a crash reads the files of a large store

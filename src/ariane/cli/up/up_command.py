@@ -20,7 +20,8 @@ import typer
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options, spark_options
 from ariane.cli.options.option_kinds import path_option, port_option
-from ariane.cli.servers import console_command, run_server, signals
+from ariane.cli.servers import console_command
+from ariane.cli.servers.process import run_server, signals
 from ariane.cli.up import server_ports
 from ariane.cli.up.child_processes import ChildProcess, ChildProcesses, ChildProcessFailed
 from ariane.cli.up.server_ports import BROKER_OFFSETS, LOOPBACK

@@ -1,8 +1,7 @@
 """The HTTP endpoints of Apache's rocketmq-dashboard that scripts use, with the same paths, parameters and answers.
 
     dashboard_*.py   one router per area, on the operations of `Admin` and the live snapshot
-    envelope.py      form of answers and errors
-    json_shapes.py   values in the form in which Java prints them
+    formats          forms of parameters, answers and errors, and values as Java prints them
 
 The console does not import this package: `ariane console` passes `dashboard_routers.ROUTERS` to its server.
 

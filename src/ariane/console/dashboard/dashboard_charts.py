@@ -10,9 +10,9 @@ from datetime import date, datetime
 
 from ariane.cluster.groups.topic_traffic import TopicTraffic
 from ariane.console.dashboard.dashboard_topics import loaded_snapshot
-from ariane.console.dashboard.envelope import DashboardRouter
-from ariane.console.dashboard.json_shapes import Json
-from ariane.console.dashboard.request_parameters import Parameters
+from ariane.console.dashboard.formats.envelope import DashboardRouter
+from ariane.console.dashboard.formats.json_shapes import Json
+from ariane.console.dashboard.formats.request_parameters import Parameters
 from ariane.console.live.live_history import broker_key
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services

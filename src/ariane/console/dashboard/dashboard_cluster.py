@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ariane.console.dashboard.envelope import DashboardRouter
-from ariane.console.dashboard.json_shapes import UNSPECIFIED, Json, broker_shape
-from ariane.console.dashboard.request_parameters import Parameters
+from ariane.console.dashboard.formats.envelope import DashboardRouter
+from ariane.console.dashboard.formats.json_shapes import UNSPECIFIED, Json, broker_shape
+from ariane.console.dashboard.formats.request_parameters import Parameters
 from ariane.console.web.dependencies import ClusterAdmin
 from ariane.errors import ServerUnavailable
 

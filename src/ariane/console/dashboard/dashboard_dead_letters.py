@@ -14,11 +14,11 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.connection import gather_bounded
 from ariane.console.areas.dead_letters.dead_letter_resend import IDS_MAX
 from ariane.console.dashboard.dashboard_messages import PageQuery, consume, find_message, page_of, page_shape
-from ariane.console.dashboard.envelope import DashboardRouter
-from ariane.console.dashboard.json_shapes import Json
+from ariane.console.dashboard.formats.envelope import DashboardRouter
+from ariane.console.dashboard.formats.json_shapes import Json
+from ariane.console.dashboard.formats.request_parameters import Parameters, RequestBody
+from ariane.console.dashboard.formats.spreadsheet import CONTENT_TYPE, Cell, spreadsheet
 from ariane.console.dashboard.message_pages import StoredPage
-from ariane.console.dashboard.request_parameters import Parameters, RequestBody
-from ariane.console.dashboard.spreadsheet import CONTENT_TYPE, Cell, spreadsheet
 from ariane.console.security.audit_notes import note_failure
 from ariane.console.web.dependencies import ClusterAdmin, Services
 from ariane.errors import ArianeError, RouteNotFound

@@ -11,8 +11,8 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.groups.group_admin import is_system_group
 from ariane.cluster.groups.offset_admin import OffsetTarget, ResetResult
 from ariane.console.dashboard.dashboard_topics import SYSTEM_MARK, client_queues, loaded_snapshot, select_targets
-from ariane.console.dashboard.envelope import DashboardRouter
-from ariane.console.dashboard.json_shapes import (
+from ariane.console.dashboard.formats.envelope import DashboardRouter
+from ariane.console.dashboard.formats.json_shapes import (
     Json,
     connection_shape,
     group_config_shape,
@@ -22,7 +22,7 @@ from ariane.console.dashboard.json_shapes import (
     subscription_shape,
     topic_progress_shapes,
 )
-from ariane.console.dashboard.request_parameters import Parameters, RequestBody
+from ariane.console.dashboard.formats.request_parameters import Parameters, RequestBody
 from ariane.console.live.live_snapshot import GroupRow
 from ariane.console.security.audit_notes import note_failure
 from ariane.console.web.dependencies import ClusterAdmin, Services

@@ -9,11 +9,10 @@ from fastapi.responses import JSONResponse
 
 from ariane.console.areas.access import login
 from ariane.console.areas.access.login import LoginForm
-from ariane.console.dashboard.envelope import DashboardRouter, succeeded
-from ariane.console.dashboard.json_shapes import Json
-from ariane.console.dashboard.request_parameters import Parameters, RequestParameters
+from ariane.console.dashboard.formats.envelope import DashboardRouter, succeeded
+from ariane.console.dashboard.formats.json_shapes import Json
+from ariane.console.dashboard.formats.request_parameters import Parameters, RequestParameters
 from ariane.console.security.accounts.identity import address_of, identity_of
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.session_cookie import (
     DEVICE,
     SESSION,
@@ -21,6 +20,7 @@ from ariane.console.security.accounts.session_cookie import (
     cookie_token,
     set_cookie,
 )
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.web.dependencies import Services
 from ariane.errors import UsageError
 

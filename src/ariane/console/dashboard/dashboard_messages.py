@@ -9,10 +9,10 @@ from ariane.cluster.connection import BrokerUnavailable
 from ariane.cluster.messages.message_query import is_offset_id
 from ariane.cluster.messages.message_search import MessageFilter
 from ariane.cluster.messages.message_tracking import DirectConsumption
-from ariane.console.dashboard.envelope import DashboardRouter, succeeded
-from ariane.console.dashboard.json_shapes import Json, members, message_shape, track_shape
+from ariane.console.dashboard.formats.envelope import DashboardRouter, succeeded
+from ariane.console.dashboard.formats.json_shapes import Json, members, message_shape, track_shape
+from ariane.console.dashboard.formats.request_parameters import Parameters, RequestBody
 from ariane.console.dashboard.message_pages import StoredPage, StoreTimes, message_page
-from ariane.console.dashboard.request_parameters import Parameters, RequestBody
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import ClusterAdmin, Services
 from ariane.errors import NotFound, ProtocolError, ReplyError, ServerUnavailable

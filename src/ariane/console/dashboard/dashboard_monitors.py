@@ -12,9 +12,9 @@ from ariane.console.alerts.alert_rules import (
     AlertMetric,
     AlertRule,
 )
-from ariane.console.dashboard.envelope import DashboardRouter
-from ariane.console.dashboard.json_shapes import Json
-from ariane.console.dashboard.request_parameters import Parameters
+from ariane.console.dashboard.formats.envelope import DashboardRouter
+from ariane.console.dashboard.formats.json_shapes import Json
+from ariane.console.dashboard.formats.request_parameters import Parameters
 from ariane.console.limits.access import current_access
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services

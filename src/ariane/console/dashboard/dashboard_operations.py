@@ -8,9 +8,9 @@ from __future__ import annotations
 from fastapi.responses import PlainTextResponse
 
 from ariane.console.dashboard.dashboard_topics import loaded_snapshot
-from ariane.console.dashboard.envelope import DashboardRouter
-from ariane.console.dashboard.json_shapes import Json
-from ariane.console.dashboard.request_parameters import Parameters
+from ariane.console.dashboard.formats.envelope import DashboardRouter
+from ariane.console.dashboard.formats.json_shapes import Json
+from ariane.console.dashboard.formats.request_parameters import Parameters
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services
 from ariane.errors import UsageError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer, gather_bounded
 from ariane.cluster.groups.consumer_status import queue_owners
-from ariane.console.dashboard.envelope import DashboardRouter
-from ariane.console.dashboard.json_shapes import (
+from ariane.console.dashboard.formats.envelope import DashboardRouter
+from ariane.console.dashboard.formats.json_shapes import (
     UNSPECIFIED,
     Json,
     queue_text,
@@ -16,7 +16,7 @@ from ariane.console.dashboard.json_shapes import (
     topic_config_shape,
     topic_progress_shape,
 )
-from ariane.console.dashboard.request_parameters import Parameters, RequestBody
+from ariane.console.dashboard.formats.request_parameters import Parameters, RequestBody
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import ClusterAdmin, Services

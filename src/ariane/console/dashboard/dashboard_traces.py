@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from ariane.cluster.messages.message_query import QueryResult
 from ariane.console.dashboard.dashboard_messages import check_complete, traced_routes
-from ariane.console.dashboard.json_shapes import Json
-from ariane.console.dashboard.request_parameters import Parameters
+from ariane.console.dashboard.formats.json_shapes import Json
+from ariane.console.dashboard.formats.request_parameters import Parameters
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services
 from ariane.model.host import ip_of

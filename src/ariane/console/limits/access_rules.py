@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ariane.console.limits.access import FULL_ACCESS, Access, Mask, matches
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.errors import ConfigError
 
 log = logging.getLogger("ariane.console")

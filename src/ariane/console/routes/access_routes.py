@@ -14,8 +14,8 @@ from ariane.console.areas.brokers import broker_acl
 from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, AclView, GlobalAddressesForm
 from ariane.console.areas.confirmation import DeletionForm
 from ariane.console.security.accounts.identity import identity_of
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.session_cookie import SESSION, set_cookie
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services, sender
 from ariane.console.web.page_router import PageRouter
 from ariane.console.web.rendering import changed, render

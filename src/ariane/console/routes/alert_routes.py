@@ -11,7 +11,7 @@ from ariane.console.areas.alerts import alert_channels, alerting
 from ariane.console.areas.alerts.alert_channels import AlertChannelsView, EmailForm, WebHookForm
 from ariane.console.areas.confirmation import DeletionForm
 from ariane.console.security.accounts.identity import has_role, identity_of
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.web.dependencies import FromQuery, ListParameters, Services
 from ariane.console.web.page_router import PageRouter
 from ariane.console.web.rendering import render

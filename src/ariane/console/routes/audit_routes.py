@@ -15,14 +15,14 @@ pages = PageRouter(prefix="/audit")
 api = APIRouter(prefix="/audit", tags=["audit log"])
 
 
-@pages.page("", "audit/audit.html")
+@pages.page("", "access/audit/audit.html")
 @api.get("")
 async def list_audit_entries(services: Services, query: FromQuery[AuditTrailQuery]) -> AuditTrailView:
     """Return a page of the audit log, newest first."""
     return await audit_trail.audit_trail(services, query)
 
 
-@pages.page("/servers", "audit/servers.html")
+@pages.page("/servers", "access/audit/servers.html")
 @api.get("/servers")
 async def list_server_audit_records(services: Services, query: FromQuery[ServerAuditQuery]) -> ServerAuditView:
     """Return a page of the audit logs of brokers and name servers, newest first."""

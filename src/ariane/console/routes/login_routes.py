@@ -31,7 +31,7 @@ from ariane.console.web.rendering import render
 log = logging.getLogger("ariane.console")
 pages = APIRouter()
 
-TEMPLATE = "login/login.html"
+TEMPLATE = "access/login/login.html"
 
 
 @pages.get("/login")

@@ -13,7 +13,7 @@ pages = PageRouter()
 api = APIRouter(prefix="/producers", tags=["producers"])
 
 
-@pages.page("/producers", "producers/list.html")
+@pages.page("/producers", "groups/producers/list.html")
 @api.get("")
 async def list_producers(services: Services, query: FromQuery[ProducerQuery]) -> ProducersView:
     """Return the connected producers, of all groups or of one."""

@@ -9,8 +9,8 @@ import re
 from typing import NamedTuple
 
 from ariane.console.security import dashboard_paths
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.request_checks import SAFE_METHODS
+from ariane.console.security.roles import ConsoleRole
 
 API_PREFIX = "/api/v1"
 LOGIN_PATH = "/login"  # uses nothing that a session permits

@@ -58,7 +58,7 @@ def gettext_noop(text: str) -> str:
 def catalog(language: str) -> dict[str, str]:
     """Return the translations of a language by English text, from the files of all areas."""
     texts: dict[str, str] = {}
-    for file in (resources.files("ariane.console") / "translations" / language).iterdir():
+    for file in (resources.files("ariane.console.texts") / "translations" / language).iterdir():
         if file.name.endswith(".json"):
             texts |= json.loads(file.read_text(encoding="utf-8"))
     return texts

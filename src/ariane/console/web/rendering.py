@@ -19,9 +19,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import ariane
 from ariane.console.limits.access import current_access
 from ariane.console.security.accounts.identity import has_role, identity_of
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.audit_notes import note
 from ariane.console.security.request_checks import page_path
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.texts import preferences, text_format, translation
 from ariane.console.web import static_assets
 from ariane.console.web.view_model import ChangeResult

@@ -8,8 +8,8 @@ from pydantic import ConfigDict
 
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.security.accounts.identity import Identity
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.sessions import ConsoleSession
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import ConsoleServices
 from ariane.console.texts.translation import gettext_noop
 from ariane.console.web.paging import ListQuery, Page, paginate, sort_keys

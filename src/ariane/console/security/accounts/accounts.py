@@ -18,7 +18,7 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.console.security.accounts.passwords import check_new_password, hash_password
 from ariane.console.security.accounts.private_files import file_lock, read_document, write_document
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.errors import AlreadyExists, ConfigError, NotFound
 
 ACCOUNTS_MAX = 1_000

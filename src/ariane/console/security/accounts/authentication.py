@@ -21,11 +21,11 @@ from ariane.console.security.accounts.identity import ANONYMOUS_NAME, Identity
 from ariane.console.security.accounts.known_devices import KnownDevices
 from ariane.console.security.accounts.passwords import PasswordVerifier
 from ariane.console.security.accounts.private_files import read_or_create_key
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.sessions import SessionStore, csrf_token
 from ariane.console.security.login_limits import LoginLimiter, TooManyAttempts
 from ariane.console.security.oidc.oidc_settings import read_settings
 from ariane.console.security.request_checks import is_loopback_host, is_through_proxy
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ArianeError, ConfigError
 

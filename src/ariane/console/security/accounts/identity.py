@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 from starlette.requests import HTTPConnection
 
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 
 STATE_KEY = "identity"
 ANONYMOUS_NAME = "local"  # everyone on the console's machine, while no account exists

@@ -20,7 +20,7 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.console.security.accounts.accounts import ConsoleAccount, ConsoleAccounts
 from ariane.console.security.accounts.private_files import read_document, write_document
-from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.roles import ConsoleRole
 from ariane.errors import NotFound
 
 log = logging.getLogger("ariane.console")

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.request_checks import is_loopback_host
+from ariane.console.security.roles import ConsoleRole
 from ariane.errors import ConfigError
 
 FILE_NAME = "oidc.toml"

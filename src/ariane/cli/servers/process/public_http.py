@@ -15,7 +15,7 @@ import typer
 from ariane.access import public_ports
 from ariane.access.public_ports import Gap, PortProtection
 from ariane.cli.options import shared_options
-from ariane.cli.servers import signals
+from ariane.cli.servers.process import signals
 from ariane.errors import UsageError
 from ariane.net.listening.server_tls import ServerTlsOptions, watched_tls
 

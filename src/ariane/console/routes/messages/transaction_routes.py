@@ -14,7 +14,7 @@ pages = PageRouter()
 api = APIRouter(prefix="/transactions", tags=["transactions"])
 
 
-@pages.page("/transactions", "transactions/list.html")
+@pages.page("/transactions", "messages/transactions/list.html")
 @api.get("")
 async def list_transactions(services: Services, query: FromQuery[TransactionQuery]) -> TransactionsView:
     """Return open transactions, or half messages beyond the check limit."""

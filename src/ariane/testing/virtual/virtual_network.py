@@ -18,7 +18,7 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from ariane.testing.virtual_time import VirtualLoop, VirtualProcess
+from ariane.testing.virtual.virtual_time import VirtualLoop, VirtualProcess
 
 DELAY_MS = (0.1, 2.0)  # one way, within a data centre
 HIGH_WATER = 64 * 1024  # asyncio's default, until a protocol sets another

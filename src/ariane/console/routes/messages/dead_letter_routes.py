@@ -31,7 +31,7 @@ async def list_dead_letters(services: Services, group: str, query: FromQuery[Dea
     return await dead_letters.dead_letter_list(services, group, query)
 
 
-@pages.form("/{group}/resend", template="dead_letters/resend_result.html")
+@pages.form("/{group}/resend", template="messages/dead_letters/resend_result.html")
 @api.post("/{group}/resend")
 async def resend_dead_letters(services: Services, group: str, form: ResendForm) -> ResendView:
     """Send copies of dead letters to their original topics, or return the plan; with an outcome per message."""
@@ -72,7 +72,7 @@ async def dead_letter_groups_page(
         return RedirectResponse(f"/dead-letters/{path_segment(group.strip())}", status_code=303)
     values = query.model_dump() | {"sort": query.sort or "deadLetters", "order": query.order if query.sort else "desc"}
     view = await group_list.group_list(services, GroupListQuery(**values, only="deadLetters", system=True))
-    return render(request, "dead_letters/groups.html", view=view)
+    return render(request, "messages/dead_letters/groups.html", view=view)
 
 
 @pages.get("/{group}")
@@ -83,7 +83,7 @@ async def dead_letters_page(
     view = await dead_letters.dead_letter_list(services, group, query)
     # The files contain what the list shows.
     filters = urlencode({name: value for name, value in view.filter.model_dump().items() if value})
-    return render(request, "dead_letters/list.html", view=view, query=query, filters=filters)
+    return render(request, "messages/dead_letters/list.html", view=view, query=query, filters=filters)
 
 
 @pages.get("/{group}/{message_id}")
@@ -92,4 +92,4 @@ async def dead_letter_page(
 ) -> Response:
     """Return a dead letter next to its original message."""
     view = await dead_letters.dead_letter(services, group, message_id, encoding)
-    return render(request, "dead_letters/letter.html", view=view)
+    return render(request, "messages/dead_letters/letter.html", view=view)

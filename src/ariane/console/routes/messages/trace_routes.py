@@ -50,7 +50,9 @@ async def traces_page(request: Request, services: Services, query: FromQuery[Tra
     trace_topic = traces.trace_topic_of(services, query.trace_topic)
     names = await _names(services)
     if not query.q:
-        return render(request, "trace/search.html", view=None, query=query, trace_topic=trace_topic, names=names)
+        return render(
+            request, "messages/trace/search.html", view=None, query=query, trace_topic=trace_topic, names=names
+        )
     view = await trace_search.traced_messages(services, query)
     is_complete = not view.unavailable and not view.omitted
     if len(view.items) == 1 and is_complete and not is_htmx(request):
@@ -58,7 +60,7 @@ async def traces_page(request: Request, services: Services, query: FromQuery[Tra
         parameters = {"traceTopic": query.trace_topic, "topic": only.topic}
         text = urlencode({name: value for name, value in parameters.items() if value})
         return RedirectResponse(f"/trace/{quote(only.message_id, safe='')}" + (f"?{text}" if text else ""), 303)
-    return render(request, "trace/search.html", view=view, query=query, trace_topic=trace_topic, names=names)
+    return render(request, "messages/trace/search.html", view=view, query=query, trace_topic=trace_topic, names=names)
 
 
 @pages.get("/{message_id:path}")
@@ -75,7 +77,7 @@ async def trace_page(
     names = await _names(services)
     return render(
         request,
-        "trace/trace.html",
+        "messages/trace/trace.html",
         view=view,
         drawing=drawing,
         message_id=message_id,

@@ -8,7 +8,7 @@
 
 When no callback is ready the clock jumps to the next timer: an hour of waiting takes no real time, and callbacks of the same
 instant run in the order in which they were scheduled. Nothing runs in threads: work for an executor runs in the loop. Tasks,
-futures, locks and timeouts are asyncio's own; only time is simulated. `ariane.testing.virtual_cluster` runs a network, a name
+futures, locks and timeouts are asyncio's own; only time is simulated. `ariane.testing.virtual` runs a network, a name
 server, a broker and clients on it.
 """
 
@@ -153,7 +153,7 @@ class VirtualProcess:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop in virtual time. Sockets exist when `network` was given (`ariane.testing.virtual_network`)."""
+    """An event loop in virtual time. Sockets exist when `network` was given (`ariane.testing.virtual.virtual_network`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _sockets(self) -> Any:
         if self.network is None:
-            raise RuntimeError("This loop has no network: use ariane.testing.virtual_cluster, or set loop.network")
+            raise RuntimeError("This loop has no network: use ariane.testing.virtual, or set loop.network")
         return self.network
 
     # --- implementation ---

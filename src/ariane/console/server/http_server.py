@@ -17,8 +17,8 @@ import uvicorn
 from fastapi import APIRouter
 
 from ariane.console.app import create_app
-from ariane.console.http_connections import DEADLINES_S, HEAD, HttpConnection, HttpConnections
 from ariane.console.security.accounts.authentication import check_first_account
+from ariane.console.server.http_connections import DEADLINES_S, HEAD, HttpConnection, HttpConnections
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError, ServerUnavailable

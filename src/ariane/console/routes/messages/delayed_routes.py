@@ -14,14 +14,14 @@ pages = PageRouter()
 api = APIRouter(prefix="/delayed", tags=["delayed messages"])
 
 
-@pages.page("/delayed", "delayed/list.html")
+@pages.page("/delayed", "messages/delayed/list.html")
 @api.get("")
 async def list_delayed(services: Services, query: FromQuery[DelayedQuery]) -> DelayedView:
     """Return pending delayed messages, the first due first, and the number of messages by due time."""
     return await delayed.delayed_list(services, query)
 
 
-@pages.page("/delayed/{message_id}/cancel", "delayed/cancel.html")
+@pages.page("/delayed/{message_id}/cancel", "messages/delayed/cancel.html")
 @api.get("/{message_id}")
 async def get_delayed(services: Services, message_id: str) -> DelayedRow:
     """Return a pending delayed message by its unique key or offset id."""

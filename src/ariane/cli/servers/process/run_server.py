@@ -22,8 +22,8 @@ from typing import Any, Protocol, TypeVar
 
 import typer
 
-from ariane.cli.servers import signals
-from ariane.cli.servers.garbage_collection import FrozenSurvivors
+from ariane.cli.servers.process import signals
+from ariane.cli.servers.process.garbage_collection import FrozenSurvivors
 from ariane.errors import ConfigError
 from ariane.settings.connections import ALL_ADDRESSES
 from ariane.settings.schema import C, SettingsSchema

@@ -41,8 +41,8 @@ from ariane.client.instance.settings import ClientSettings
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.testing.disk import FakeDisk, SurvivingData
-from ariane.testing.virtual_network import VirtualNetwork
-from ariane.testing.virtual_time import VirtualClock, VirtualLoop, VirtualProcess
+from ariane.testing.virtual.virtual_network import VirtualNetwork
+from ariane.testing.virtual.virtual_time import VirtualClock, VirtualLoop, VirtualProcess
 
 T = TypeVar("T")
 

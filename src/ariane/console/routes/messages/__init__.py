@@ -1,0 +1,1 @@
+"""Routes of messages: their search, traces, delayed messages, dead letters and transactions."""
