@@ -33,7 +33,7 @@ def replace_private(path: Path, data: bytes, mode: int = PRIVATE_MODE) -> None:
     sync_directory(path.parent)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: str | Path) -> None:
     """Make created and renamed files of a directory durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

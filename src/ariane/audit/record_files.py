@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ariane.audit.line_files import LineFiles
-from ariane.audit.records import decode, number_of
+from ariane.audit.record_lines import decode
+from ariane.audit.records import number_of
 from ariane.protocol.requests.audit import AuditPage, AuditRecord, GetAuditLog
 
 CHANGES_FILE, REFUSED_FILE = "audit.jsonl", "audit_refused.jsonl"
@@ -47,7 +48,7 @@ def read_page(files: Sequence[LineFiles], selection: GetAuditLog) -> AuditPage:
         if len(selected) == size or scanned == SCANNED_MAX:
             return AuditPage(tuple(selected), before=number)
         number = number_of(line)
-        record = decode(line)
+        record = decode(line, AuditRecord)
         if record is not None and selection.matches(record):
             selected.append(record)
     return AuditPage(tuple(selected))

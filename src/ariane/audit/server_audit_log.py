@@ -18,11 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ariane.audit import records
+from ariane.audit import record_lines
 from ariane.audit.audited_requests import CHANGES, resource_of
 from ariane.audit.line_files import PRIVATE_DIRECTORY
 from ariane.audit.record_files import audit_files, last_number, read_page
-from ariane.audit.records import RequestAccount
+from ariane.audit.records import LIMITS, NAME_MAX, RequestAccount
 from ariane.audit.refusal_limits import RefusalLimits, Sender
 from ariane.clock import Clock
 from ariane.errors import ConfigError, ReplyError
@@ -154,7 +154,7 @@ class ServerAuditLog:
 
     def refused_slave(self, ip: str, addr: str, account: str, reason: str) -> None:
         """Record a slave that did not prove the account which it needs to replicate this broker."""
-        if self._permits(Sender(ip, records.cut(account, records.NAME_MAX), REPLICATION, REFUSED)):
+        if self._permits(Sender(ip, record_lines.cut(account, NAME_MAX), REPLICATION, REFUSED)):
             self._append(self._new(REPLICATION, REFUSED, account=account, address=addr, reason=reason))
 
     async def record_due_counts(self) -> None:
@@ -207,7 +207,7 @@ class ServerAuditLog:
     def _record_limited(self, command: Command, peer: Peer, result: str, reason: str) -> None:
         # The account that the request names: signatures are verified for records only, not for each request of a flood.
         account = command.field_map().get(ACCESS_KEY) or " ".join(peer.names)
-        sender = Sender(peer.ip, records.cut(account, records.NAME_MAX), code_name(command.code), result)
+        sender = Sender(peer.ip, record_lines.cut(account, NAME_MAX), code_name(command.code), result)
         if self._permits(sender):
             self._record(command, peer, result, reason)
 
@@ -269,7 +269,7 @@ class ServerAuditLog:
             self._unreported += 1
             self._lost += 1
             return
-        self._pending.append(records.bounded(record))
+        self._pending.append(record_lines.bounded(record, LIMITS))
         if self._retry is None:
             self._begin_write()
 
@@ -296,7 +296,7 @@ class ServerAuditLog:
         ):
             try:
                 if part:
-                    files.append(b"".join(map(records.encode, part)))
+                    files.append(b"".join(map(record_lines.encode, part)))
             except OSError as error:
                 unwritten += part
                 failure = error

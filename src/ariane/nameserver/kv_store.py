@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError, StoreError
+from ariane.private_files import sync_directory
 from ariane.protocol import fastjson
 from ariane.protocol.requests import rules
 from ariane.protocol.requests.routing import PutKv
@@ -161,11 +162,7 @@ class KvStore:
             )
             self._damaged = False
         temporary.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self._path.parent)
 
 
 def _size(key: str, value: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, each_once
 from ariane.console.web.view_model import ChangeResult
+from ariane.errors import ConfigError
 
 
 def result_of(admin: Admin, notice: str) -> ChangeResult:
@@ -23,6 +24,16 @@ def texts_of(unavailable: Iterable[BrokerUnavailable]) -> list[str]:
 def server_name(server: BrokerServer) -> str:
     """Return broker name and id, as pages show them."""
     return f"{server.broker}:{server.broker_id}"
+
+
+def check_all_responded(unavailable: Iterable[BrokerUnavailable]) -> None:
+    """Check that a change reaches every server: one that did not respond would differ from the others from then on.
+
+    Raises:
+        ConfigError: a server did not respond.
+    """
+    if missing := ", ".join(broker.addr for broker in unavailable):
+        raise ConfigError("broker", missing, "it did not respond, and would differ from the others; try again")
 
 
 def changed_servers(admin: Admin) -> str:

@@ -20,14 +20,13 @@ from typing import Protocol
 
 import msgspec
 
+from ariane.audit import record_lines
 from ariane.audit.line_files import LineFiles
 from ariane.audit.record_files import CHANGES_FILE, FILE_BYTES_MAX, FILES_MAX, audit_files
 from ariane.clock import SYSTEM_CLOCK, Clock
 
-DETAIL_CHARACTERS_MAX = 2_000
-TARGET_CHARACTERS_MAX = 500
-NAME_CHARACTERS_MAX = 64  # account and address
-METHOD_CHARACTERS_MAX = 16  # the HTTP parser accepts any length
+# Most characters of fields. The HTTP parser accepts methods of any length.
+LIMITS = {"account": 64, "address": 64, "method": 16, "path": 500, "target": 500, "detail": 2_000}
 
 # Refused requests of one account, and all requests without a log-in: more in a minute are only counted.
 REFUSED_PER_MINUTE_MAX = 60
@@ -119,8 +118,8 @@ class AuditLog:
                 notes = [_suppressed_text(account, count) for account, count in self._suppressed.items()]
                 # Before the detail, which may be cut.
                 entry = msgspec.structs.replace(entry, detail="; ".join(filter(None, (*notes, entry.detail))))
-            line = msgspec.json.encode(_bounded(entry)) + b"\n"
-            (self._refused if is_refused else self._changes).append(line)
+            files = self._refused if is_refused else self._changes
+            files.append(record_lines.encode(record_lines.bounded(entry, LIMITS)))
             self._suppressed.clear()
 
     def read(self, query: AuditQuery) -> Iterator[AuditEntry]:
@@ -155,16 +154,8 @@ class AuditLog:
 def _entries(files: LineFiles) -> Iterator[AuditEntry]:
     """Yield all entries, the newest first."""
     for line in files.read():
-        if (entry := _decode(line)) is not None:
+        if (entry := record_lines.decode(line, AuditEntry)) is not None:
             yield entry
-
-
-def _decode(line: bytes) -> AuditEntry | None:
-    """Return the entry of a line; None for a line that a crash tore."""
-    try:
-        return msgspec.json.decode(line, type=AuditEntry)
-    except msgspec.DecodeError:
-        return None
 
 
 def _matches(entry: AuditEntry, query: AuditQuery, words: list[str]) -> bool:
@@ -183,20 +174,3 @@ def _suppressed_text(account: str, count: int) -> str:
     requests = "request" if count == 1 else "requests"
     kind = f"{count} refused {requests} of {account}" if account else f"{count} {requests} without log-in"
     return f"{kind} {'was' if count == 1 else 'were'} not recorded"
-
-
-def _bounded(entry: AuditEntry) -> AuditEntry:
-    return msgspec.structs.replace(
-        entry,
-        account=_cut(entry.account, NAME_CHARACTERS_MAX),
-        address=_cut(entry.address, NAME_CHARACTERS_MAX),
-        method=_cut(entry.method, METHOD_CHARACTERS_MAX),
-        path=_cut(entry.path, TARGET_CHARACTERS_MAX),
-        target=_cut(entry.target, TARGET_CHARACTERS_MAX),
-        detail=_cut(entry.detail, DETAIL_CHARACTERS_MAX),
-    )
-
-
-def _cut(text: str, characters_max: int) -> str:
-    # Clients can send lone surrogates in JSON, which no file can contain.
-    return text[:characters_max].encode(errors="replace").decode()

@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from ariane.errors import StoreError, StoreFull
 from ariane.kernels.pulls.pull_selection import FileMap
+from ariane.private_files import sync_directory
 from ariane.store.disk.file_maps import map_file
 
 OPEN_FILES_MAX = 512  # open descriptors of the store; a usual process limit is 1024
@@ -183,11 +184,7 @@ class SystemDisk:
         os.fsync(handle)
 
     def fsync_dir(self, path: str) -> None:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_directory(path)
 
     def for_each(self, work: Callable[[str], None], paths: Sequence[str]) -> None:
         # Concurrent fsyncs share a commit of the file system's journal: 3,000 small files take 0.3 s and not 8 s.

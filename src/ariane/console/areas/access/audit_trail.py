@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import msgspec
-
+from ariane.audit import record_lines
 from ariane.console.areas.dead_letters.dead_letter_export import csv_cell, csv_text
 from ariane.console.security.audit_log import AuditEntry, AuditQuery
 from ariane.console.services import ConsoleServices
@@ -48,29 +47,42 @@ class AuditRow(View):
     """What was changed on which server, or why it failed."""
 
 
-class AuditTrailQuery(ListQuery):
-    """Which entries to return, newest first."""
+class TimeRangeQuery(ListQuery):
+    """Which entries of a time range to return, newest first."""
 
     since: str = ""
     """Begin: a duration before now (2h, 7d), or a date and time. Empty: all."""
     until: str = ""
     """End; empty: now."""
 
+    def bounds_ms(self, now_ms: int) -> tuple[int | None, int | None]:
+        """Return begin and end in ms since the epoch; None where the text is empty.
 
-class AuditTrailView(View):
-    """A page of the audit log."""
+        Raises:
+            UsageError: a time is invalid, or the range is empty.
+        """
+        return parse_time_range(self.since, self.until, now_ms, zone=preferences.current().zone)
 
-    as_of_ms: int
-    """When the log was read."""
+
+class TimeRangeView(View):
+    """Entries of a time range."""
+
     since: str
     """Begin of the time range, as in the query."""
     until: str
     """End of the time range, as in the query."""
+
+
+class AuditTrailView(TimeRangeView):
+    """A page of the audit log."""
+
+    as_of_ms: int
+    """When the log was read."""
     entries: Page[AuditRow]
     """Entries, newest first."""
 
 
-async def audit_trail(services: ConsoleServices, query: AuditTrailQuery) -> AuditTrailView:
+async def audit_trail(services: ConsoleServices, query: TimeRangeQuery) -> AuditTrailView:
     """Return a page of the audit log, newest first.
 
     Raises:
@@ -87,15 +99,13 @@ async def audit_trail(services: ConsoleServices, query: AuditTrailQuery) -> Audi
     return AuditTrailView.of(query, as_of_ms=services.clock.now_ms(), entries=page)
 
 
-def audit_query(services: ConsoleServices, query: AuditTrailQuery) -> AuditQuery:
+def audit_query(services: ConsoleServices, query: TimeRangeQuery) -> AuditQuery:
     """Return the search of a query.
 
     Raises:
         UsageError: a time is invalid, or the range is empty.
     """
-    now_ms = services.clock.now_ms()
-    since_ms, until_ms = parse_time_range(query.since, query.until, now_ms, zone=preferences.current().zone)
-    return AuditQuery(query.q, since_ms, until_ms)
+    return AuditQuery(query.q, *query.bounds_ms(services.clock.now_ms()))
 
 
 def export_csv(services: ConsoleServices, selection: AuditQuery) -> Iterator[str]:
@@ -108,7 +118,7 @@ def export_csv(services: ConsoleServices, selection: AuditQuery) -> Iterator[str
 def export_jsonl(services: ConsoleServices, selection: AuditQuery) -> Iterator[bytes]:
     """Yield the matching entries as lines of JSON, newest first. Blocks: iterate it in a thread."""
     for entry in services.audit.read(selection):
-        yield msgspec.json.encode(entry) + b"\n"
+        yield record_lines.encode(entry)
 
 
 def _cell(entry: AuditEntry, field: str) -> object:

@@ -17,7 +17,7 @@ from ariane.access.policies import POLICY_TYPES, choice, normalized_entry
 from ariane.access.users import SUBJECT
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable
-from ariane.console.areas.admin_results import changed_servers, result_of, server_name, texts_of
+from ariane.console.areas.admin_results import changed_servers, check_all_responded, result_of, server_name, texts_of
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalText, VerbatimText
@@ -304,14 +304,12 @@ async def _state(admin: Admin) -> UserState:
 
 
 def _enabled(state: UserState) -> list[BrokerServer]:
-    """Return the servers that have users. A silent one would differ from then on, so nothing is changed then.
+    """Return the servers that have users.
 
     Raises:
         ConfigError: there is none, or one did not respond.
     """
-    if state.unavailable:
-        missing = ", ".join(broker.addr for broker in state.unavailable)
-        raise ConfigError("broker", missing, "it did not respond, and would differ from the others; try again")
+    check_all_responded(state.unavailable)
     if not state.users:
         fix = "no broker has users; set authenticationEnabled=true and restart it"
         raise ConfigError("authenticationEnabled", "false", fix)

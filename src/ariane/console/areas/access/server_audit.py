@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable
+from ariane.console.areas.access.audit_trail import TimeRangeQuery, TimeRangeView
 from ariane.console.areas.admin_results import server_name, texts_of
 from ariane.console.services import ConsoleServices
-from ariane.console.texts import preferences
 from ariane.console.texts.translation import gettext_noop
-from ariane.console.web.form_fields import parse_time_range
-from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.paging import Page, paginate
 from ariane.console.web.view_model import PartialView, View
 from ariane.errors import UsageError
 from ariane.protocol.requests.audit import RESULTS, GetAuditLog
@@ -47,24 +46,16 @@ class ServerAuditRow(View):
     """Requests that the record stands for."""
 
 
-class ServerAuditQuery(ListQuery):
+class ServerAuditQuery(TimeRangeQuery):
     """Which records to return, newest first."""
 
-    since: str = ""
-    """Begin: a duration before now (2h, 7d), or a date and time. Empty: all."""
-    until: str = ""
-    """End; empty: now."""
     result: str = ""
     """Only records with this result."""
 
 
-class ServerAuditView(PartialView):
+class ServerAuditView(PartialView, TimeRangeView):
     """A page of the servers' audit logs."""
 
-    since: str
-    """Begin of the time range, as in the query."""
-    until: str
-    """End of the time range, as in the query."""
     result: str
     """Result, as in the query."""
     cut: list[str]
@@ -83,7 +74,7 @@ async def server_audit(services: ConsoleServices, query: ServerAuditQuery) -> Se
     if query.result and query.result not in RESULTS:
         raise UsageError("result", query.result, f"expected one of: {', '.join(RESULTS)}")
     now_ms = services.clock.now_ms()
-    since_ms, until_ms = parse_time_range(query.since, query.until, now_ms, zone=preferences.current().zone)
+    since_ms, until_ms = query.bounds_ms(now_ms)
     selection = GetAuditLog(since_ms or 0, until_ms or 0, result=query.result)
     async with services.admin() as admin:
         name_servers, silent = await _name_servers(admin)

@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable
-from ariane.console.areas.admin_results import changed_servers, result_of, server_name, texts_of
+from ariane.console.areas.admin_results import changed_servers, check_all_responded, result_of, server_name, texts_of
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
@@ -245,14 +245,12 @@ async def _state(admin: Admin) -> _AclState:
 
 
 def _enabled(state: _AclState) -> list[BrokerServer]:
-    """Return the servers that have access control. A silent one would differ from then on, so nothing is changed then.
+    """Return the servers that have access control.
 
     Raises:
         ConfigError: there is none, or one did not respond.
     """
-    if state.unavailable:
-        missing = ", ".join(broker.addr for broker in state.unavailable)
-        raise ConfigError("broker", missing, "it did not respond, and would differ from the others; try again")
+    check_all_responded(state.unavailable)
     if not state.configs:
         raise ConfigError("aclEnable", "false", "no broker has access control; set aclEnable=true and restart it")
     return [server for server, _ in state.configs]
