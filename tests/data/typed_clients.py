@@ -134,8 +134,8 @@ async def sends() -> None:
         async with payments.transaction("bills", payload=Payment("a", 1), immunity=5) as transaction:
             assert_type(transaction.id, str)
         payments.transaction("bills", payload=1)  # type: ignore[call-overload]
-    Producer(NAMESRV, "shop", payload=Json)  # type: ignore[call-overload]
-    Producer(NAMESRV, "shop", checks_at_once=2)  # type: ignore[call-overload]
+    Producer(NAMESRV, "shop", payload=Json)  # type: ignore[arg-type]
+    Producer(NAMESRV, "shop", checks_at_once=2)  # type: ignore[call-arg]
 
 
 def blocking_sends() -> None:
@@ -155,7 +155,7 @@ def blocking_sends() -> None:
         with payments.transaction("bills", payload=Payment("a", 1)) as transaction:
             assert_type(transaction.id, str)
         payments.transaction("bills")  # type: ignore[call-overload]
-    blocking.TransactionProducer(NAMESRV, "shop", payload=PAYMENTS)  # type: ignore[call-overload]
+    blocking.TransactionProducer(NAMESRV, "shop", payload=PAYMENTS)  # type: ignore[call-arg]
 
 
 async def polls() -> None:

@@ -1,8 +1,8 @@
 """How a blocking client is made of an asyncio one: the same arguments and results, on the background loop.
 
     class Producer(BlockingClient[aio.Producer[Any]], Generic[P]):
-        @same_signature(aio.Producer)                          # below the overloads, for type checkers
-        def __init__(self, *args, **kwargs): super().__init__(aio.Producer(*args, **kwargs))
+        @same_signature(aio.Producer)                          # for `help`; `arguments` is for type checkers
+        def __init__(self, namesrv, group, **arguments): super().__init__(aio.Producer(namesrv, group, **arguments))
 
         send_batch = waiting(aio.Producer.send_batch)          # coroutine function → function
         send_batches = iterating(aio.Producer.send_batches)    # asynchronous generator → generator
@@ -23,7 +23,9 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from ariane.blocking.background_loop import BackgroundLoop, shared_loop
+from ariane.client.tracing.trace_dispatcher import TraceCounts
 from ariane.errors import ArianeError, ClientClosed
+from ariane.model.clock_offset import ClockOffset
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -39,8 +41,19 @@ class AsyncClient(Protocol):
     ) -> bool | None: ...
 
 
+class AsyncTracingClient(AsyncClient, Protocol):
+    """An asyncio client that can trace messages."""
+
+    @property
+    def trace_counts(self) -> TraceCounts: ...
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]: ...
+
+
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 Client = TypeVar("Client", bound=AsyncClient)
+Tracing = TypeVar("Tracing", bound=AsyncTracingClient)
 
 
 class BlockingClient(Generic[Client]):
@@ -92,6 +105,20 @@ class BlockingClient(Generic[Client]):
         return self._loop
 
 
+class TracingClient(BlockingClient[Tracing]):
+    """A client that can trace messages."""
+
+    @property
+    def trace_counts(self) -> TraceCounts:
+        """How many trace records were sent, dropped and lost; also after closing."""
+        return self._client.trace_counts
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
+        return self._client.clock_offsets
+
+
 def same_arguments(
     client: Callable[Parameters, object],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, Parameters], None]]:
@@ -108,7 +135,7 @@ def same_arguments(
 
 
 def same_signature(client: Callable[..., object]) -> Callable[[Constructor], Constructor]:
-    """Return a decorator that shows the signature of `client` in `help`, for a constructor whose types are overloads."""
+    """Return a decorator that shows the signature of `client` in `help`, for a constructor with types of its own."""
 
     def decorate(constructor: Constructor) -> Constructor:
         functools.update_wrapper(constructor, getattr(client, "__init__"))  # noqa: B009 - type checkers see a function

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from ariane import client as aio
 from ariane.blocking.background_loop import BackgroundLoop
-from ariane.blocking.blocking_client import BlockingClient, calling, same_signature, waiting
+from ariane.blocking.blocking_client import TracingClient, calling, same_signature, waiting
 from ariane.client.client_arguments import (
     ConsumerArguments,
     LitePullConsumerArguments,
@@ -25,7 +25,6 @@ from ariane.client.membership.group_member import GroupMember as AsyncGroupMembe
 from ariane.client.membership.seekable_member import SeekableMember as AsyncSeekableMember
 from ariane.client.push_consumer import PayloadListener
 from ariane.filter import tags
-from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec
 
@@ -33,18 +32,8 @@ Member = TypeVar("Member", bound=AsyncGroupMember)
 Seekable = TypeVar("Seekable", bound=AsyncSeekableMember)
 
 
-class GroupMember(BlockingClient[Member]):
+class GroupMember(TracingClient[Member]):
     """What all members of a consumer group have."""
-
-    @property
-    def trace_counts(self) -> aio.TraceCounts:
-        """How many trace records were sent, dropped and lost; also after closing."""
-        return self._client.trace_counts
-
-    @property
-    def clock_offsets(self) -> dict[str, ClockOffset]:
-        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
-        return self._client.clock_offsets
 
     @property
     def client_id(self) -> str:
@@ -157,31 +146,17 @@ class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):
                 print(message.body)
     """
 
-    @overload
-    def __init__(
-        self: Consumer[bytes],
-        namesrv: str | Sequence[str] | aio.ClientInstance,
-        group: str,
-        subscriptions: TopicSubscriptions | None = ...,
-        *,
-        payload: None = ...,
-        **arguments: Unpack[ConsumerArguments],
-    ) -> None: ...
-
-    @overload
+    @same_signature(aio.Consumer)
     def __init__(
         self,
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
-        subscriptions: TopicSubscriptions | None = ...,
+        subscriptions: TopicSubscriptions | None = None,
         *,
-        payload: PayloadCodec[P],
+        payload: PayloadCodec[P] | None = None,
         **arguments: Unpack[ConsumerArguments],
-    ) -> None: ...
-
-    @same_signature(aio.Consumer)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(aio.Consumer(*args, **kwargs))
+    ) -> None:
+        super().__init__(aio.Consumer(namesrv, group, subscriptions, payload=payload, **arguments))
 
     def __iter__(self) -> Iterator[ConsumerMessage[P]]:
         """Start a loop over messages. [ariane.Consumer]"""
@@ -248,7 +223,7 @@ class LitePullConsumer(SeekableMember[aio.LitePullConsumer[Any]], Generic[M]):
     commit = waiting(aio.LitePullConsumer.commit)
 
 
-class PullConsumer(BlockingClient[aio.PullConsumer[Any]], Generic[M]):
+class PullConsumer(TracingClient[aio.PullConsumer[Any]], Generic[M]):
     """Reads queues at offsets that the application chooses, without a consumer group.
 
     Example:
@@ -279,16 +254,6 @@ class PullConsumer(BlockingClient[aio.PullConsumer[Any]], Generic[M]):
     @same_signature(aio.PullConsumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.PullConsumer(*args, **kwargs))
-
-    @property
-    def trace_counts(self) -> aio.TraceCounts:
-        """How many trace records were sent, dropped and lost; also after closing."""
-        return self._client.trace_counts
-
-    @property
-    def clock_offsets(self) -> dict[str, ClockOffset]:
-        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
-        return self._client.clock_offsets
 
     queues_of = waiting(aio.PullConsumer.queues_of)
     bounds = waiting(aio.PullConsumer.bounds)

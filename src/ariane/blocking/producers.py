@@ -12,12 +12,18 @@ from datetime import timedelta
 from typing import Any, Generic, Unpack, overload
 
 from ariane import client as aio
-from ariane.blocking.blocking_client import BlockingClient, iterating, same_arguments, same_signature, waiting
+from ariane.blocking.blocking_client import (
+    BlockingClient,
+    TracingClient,
+    iterating,
+    same_arguments,
+    same_signature,
+    waiting,
+)
 from ariane.client.client_arguments import ProducerArguments, TransactionProducerArguments
 from ariane.client.instance import validation
 from ariane.client.sending.message_arguments import MessageFields, QueueChoice, SendFields
 from ariane.client.transaction_producer import Check
-from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec
 
@@ -46,7 +52,7 @@ class ClientInstance(BlockingClient[aio.ClientInstance]):
         return self._client
 
 
-class Producer(BlockingClient[aio.Producer[Any]], Generic[P]):
+class Producer(TracingClient[aio.Producer[Any]], Generic[P]):
     """A member of a producer group. Threads may share it: their sends leave together on one connection.
 
     Example:
@@ -55,39 +61,16 @@ class Producer(BlockingClient[aio.Producer[Any]], Generic[P]):
             print(result.status.name, result.message_id)
     """
 
-    @overload
-    def __init__(
-        self: Producer[bytes],
-        namesrv: str | Sequence[str] | aio.ClientInstance,
-        group: str,
-        *,
-        payload: None = ...,
-        **arguments: Unpack[ProducerArguments],
-    ) -> None: ...
-
-    @overload
+    @same_signature(aio.Producer)
     def __init__(
         self,
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
         *,
-        payload: PayloadCodec[P],
+        payload: PayloadCodec[P] | None = None,
         **arguments: Unpack[ProducerArguments],
-    ) -> None: ...
-
-    @same_signature(aio.Producer)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(aio.Producer(*args, **kwargs))
-
-    @property
-    def trace_counts(self) -> aio.TraceCounts:
-        """How many trace records were sent, dropped and lost; also after closing."""
-        return self._client.trace_counts
-
-    @property
-    def clock_offsets(self) -> dict[str, ClockOffset]:
-        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
-        return self._client.clock_offsets
+    ) -> None:
+        super().__init__(aio.Producer(namesrv, group, payload=payload, **arguments))
 
     @overload
     def send(self, message: Message, /, **choice: Unpack[QueueChoice]) -> aio.SendResult: ...
@@ -156,34 +139,22 @@ class TransactionProducer(Producer[P]):
 
     _client: aio.TransactionProducer[Any]
 
-    @overload
-    def __init__(
-        self: TransactionProducer[bytes],
-        namesrv: str | Sequence[str] | aio.ClientInstance,
-        group: str,
-        *,
-        check: Check,
-        payload: None = ...,
-        **arguments: Unpack[TransactionProducerArguments],
-    ) -> None: ...
-
-    @overload
+    @same_signature(aio.TransactionProducer)
     def __init__(
         self,
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
         *,
         check: Check,
-        payload: PayloadCodec[P],
+        payload: PayloadCodec[P] | None = None,
         **arguments: Unpack[TransactionProducerArguments],
-    ) -> None: ...
-
-    @same_signature(aio.TransactionProducer)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        check = validation.callback("check", kwargs.get("check"), "message")
+    ) -> None:
+        check = validation.callback("check", check, "message")
         if not inspect.iscoroutinefunction(check):
-            kwargs["check"] = _in_thread(check)
-        BlockingClient.__init__(self, aio.TransactionProducer(*args, **kwargs))
+            check = _in_thread(check)
+        BlockingClient.__init__(
+            self, aio.TransactionProducer(namesrv, group, check=check, payload=payload, **arguments)
+        )
 
     @overload
     def transaction(

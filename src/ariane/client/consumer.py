@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Literal, Unpack, overload
+from typing import Generic, Literal
 
-from ariane.client.client_arguments import ConsumerArguments
 from ariane.client.consuming.assignment_strategy import AssignmentStrategy, average
 from ariane.client.consuming.fetched_messages import FetchedMessages
 from ariane.client.consuming.subscriptions import TopicSubscriptions
@@ -81,28 +80,6 @@ class Consumer(SeekableMember, Generic[P]):
             async for message in consumer:
                 await message.ack()
     """
-
-    @overload
-    def __init__(
-        self: Consumer[bytes],
-        namesrv: str | Sequence[str] | ClientInstance,
-        group: str,
-        subscriptions: TopicSubscriptions | None = ...,
-        *,
-        payload: None = ...,
-        **arguments: Unpack[ConsumerArguments],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        namesrv: str | Sequence[str] | ClientInstance,
-        group: str,
-        subscriptions: TopicSubscriptions | None = ...,
-        *,
-        payload: PayloadCodec[P],
-        **arguments: Unpack[ConsumerArguments],
-    ) -> None: ...
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack, overload
 
-from ariane.client.client_arguments import ProducerArguments
 from ariane.client.instance import validation
 from ariane.client.instance.client_instance import ClientInstance
 from ariane.client.instance.hooks import SendHook
@@ -69,26 +68,6 @@ class Producer(Generic[P]):
             result = await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
             print(result.status.name, result.message_id)
     """
-
-    @overload
-    def __init__(
-        self: Producer[bytes],
-        namesrv: str | Sequence[str] | ClientInstance,
-        group: str,
-        *,
-        payload: None = ...,
-        **arguments: Unpack[ProducerArguments],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        namesrv: str | Sequence[str] | ClientInstance,
-        group: str,
-        *,
-        payload: PayloadCodec[P],
-        **arguments: Unpack[ProducerArguments],
-    ) -> None: ...
 
     def __init__(
         self,

@@ -29,7 +29,6 @@ from typing import Any, Self, Unpack, overload
 
 import msgspec
 
-from ariane.client.client_arguments import TransactionProducerArguments
 from ariane.client.instance import hooks as hook_events
 from ariane.client.instance import validation
 from ariane.client.instance.client_instance import ClientInstance
@@ -125,28 +124,6 @@ class TransactionProducer(Producer[P]):
             result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
     """
 
-    @overload
-    def __init__(
-        self: TransactionProducer[bytes],
-        namesrv: str | Sequence[str] | ClientInstance,
-        group: str,
-        *,
-        check: Check,
-        payload: None = ...,
-        **arguments: Unpack[TransactionProducerArguments],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        namesrv: str | Sequence[str] | ClientInstance,
-        group: str,
-        *,
-        check: Check,
-        payload: PayloadCodec[P],
-        **arguments: Unpack[TransactionProducerArguments],
-    ) -> None: ...
-
     def __init__(
         self,
         namesrv: str | Sequence[str] | ClientInstance,
@@ -162,7 +139,6 @@ class TransactionProducer(Producer[P]):
         telemetry: ClientTelemetry = NO_TELEMETRY,
         payload: PayloadCodec[P] | None = None,
     ) -> None:
-        codec: Any = payload  # the overloads of the base class are for applications
         super().__init__(
             namesrv,
             group,
@@ -171,7 +147,7 @@ class TransactionProducer(Producer[P]):
             trace=trace,
             hooks=hooks,
             telemetry=telemetry,
-            payload=codec,
+            payload=payload,
         )
         self._check: Check = validation.callback("check", check, "message")
         self._checks_at_once = validation.whole("checks_at_once", checks_at_once, 1, 1_000)
