@@ -23,7 +23,12 @@ from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.state.loading.saved_state import SavedState
 from ariane.broker.state.pop_table import PopQueueEntry
-from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken
+from ariane.broker.state.saved.change_records import (
+    MessageHidden,
+    MessagesAcknowledged,
+    MessagesReturned,
+    MessagesTaken,
+)
 from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.errors import FlushFailed, ProtocolError, StoreError, StoreFull
@@ -710,6 +715,9 @@ class Configured:
     def hide(self, topic: str, offset: int) -> None:
         self.tables.record_pop(MessageHidden("G", topic, 0, offset, at_ms=3, visible_ms=4))
 
+    def give_back(self, topic: str, offset: int) -> None:
+        self.tables.record_pop(MessagesReturned("G", topic, 0, (offset,), at_ms=5))
+
     def commit(self, group: str, topic: str, offset: int) -> None:
         """Commit a consumer's offset and save it durably."""
         self.tables.offsets.commit(group, topic, 0, offset)
@@ -768,6 +776,7 @@ CONFIGURING: tuple[tuple[str, Callable[[Configured], object]], ...] = (
     ("messages are taken", lambda broker: broker.take("A", 0, 1, 2)),
     ("one is acknowledged", lambda broker: broker.end_delivery("A", 1)),
     ("one is visible again later", lambda broker: broker.hide("A", 0)),
+    ("one is given back", lambda broker: broker.give_back("A", 2)),
     ("a topic is changed", lambda broker: broker.create("A", 4)),
     ("a topic is deleted", lambda broker: broker.remover.remove("A")),
     ("it is created again", lambda broker: broker.create("A", 3)),

@@ -42,6 +42,7 @@ def test_each_step_changes_the_configuration_as_named() -> None:
     assert states["another queue is locked"].locks["G"].keys() == {"one", "two"}
     queue = states["one is visible again later"].taken["G"]["A"][0]
     assert (queue.next, queue.taken) == (3, ((0, 3, 4, 1), (2, 1, 2, 1)))
+    assert states["one is given back"].taken["G"]["A"][0].taken == ((0, 3, 4, 1), (2, 5, 5, 0))
     assert states["a topic is deleted"].topics == {"B": 2}
     assert states["a topic is deleted"].taken == {}
     assert states["a topic is deleted"].offsets == {}

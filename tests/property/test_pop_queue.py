@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from ariane.broker.state.pop_queue import PopQueue
 from ariane.broker.state.pop_table import PopChange, PopTable, QueueKey
-from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken
+from ariane.broker.state.saved.change_records import (
+    MessageHidden,
+    MessagesAcknowledged,
+    MessagesReturned,
+    MessagesTaken,
+)
 
 KEY = QueueKey("G", "T", 0)
 STEPS = st.lists(
@@ -15,6 +20,7 @@ STEPS = st.lists(
         st.tuples(st.just("take"), st.integers(1, 5), st.integers(1, 50)),
         st.tuples(st.just("ack"), st.integers(0, 20), st.integers(0, 3)),
         st.tuples(st.just("hide"), st.integers(0, 20), st.integers(1, 50)),
+        st.tuples(st.just("return"), st.integers(0, 20), st.just(0)),
         st.tuples(st.just("wait"), st.integers(0, 60), st.just(0)),
         st.tuples(st.just("restart"), st.booleans(), st.just(0)),
     ),
@@ -76,6 +82,13 @@ def test_every_order_of_steps_delivers_each_message_until_it_is_acknowledged(ste
                     record(MessageHidden(*KEY, offset=offset, at_ms=now, visible_ms=now + amount))
                     model.open[offset] = (now, now + amount)
                     model.handles.append((offset, now))
+            case "return" if model.handles:
+                offset, taken_ms = model.handles[number % len(model.handles)]
+                if queue().is_current(offset, taken_ms):
+                    deliveries = queue().taken[offset].deliveries
+                    record(MessagesReturned(*KEY, offsets=(offset,), at_ms=now))
+                    assert queue().taken[offset].deliveries == deliveries - 1
+                    model.open[offset] = (now, now)
             case "wait":
                 now += number
             case "restart":

@@ -23,6 +23,7 @@ from ariane.broker.state.pop_table import QueueKey
 from ariane.broker.state.saved.change_records import (
     MessageHidden,
     MessagesAcknowledged,
+    MessagesReturned,
     MessagesTaken,
     PopRestarted,
     RequestModePut,
@@ -361,7 +362,7 @@ class World:
         rng, state = self.rng, self.leader.state
         topic, group = self.name("T"), self.name("G")
         queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(rng.randint(1, 3))]
-        kind = rng.randrange(13)
+        kind = rng.randrange(14)
         if kind == 0:
             queue_nums = rng.randint(1, 9)
             state.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums))
@@ -396,7 +397,9 @@ class World:
             state.record_pop(MessagesAcknowledged(group, topic, 0, (rng.randrange(12),)))
         elif kind == 11:
             state.record_pop(MessageHidden(group, topic, 0, rng.randrange(12), 3, rng.randrange(4, 9)))
-        elif kind == 12 and rng.random() < 0.2:
+        elif kind == 12:
+            state.record_pop(MessagesReturned(group, topic, 0, (rng.randrange(12),), 5))
+        elif kind == 13 and rng.random() < 0.2:
             state.record_pop(PopRestarted(group, topic, 0, rng.randrange(9)))
         self.leader.log_end += rng.randint(0, 50)
 

@@ -42,7 +42,6 @@ from ariane.protocol.frame import FRAME_MAX, FrameReader, OversizedFrame
 __all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply", "Sign"]
 
 T = TypeVar("T")
-
 log = logging.getLogger("ariane.net")
 
 # Requests of one connection served in one tick of the event loop. A bound shares the loop fairly between connections, and the
@@ -382,7 +381,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._out.detach()
-        self._late_replies.clear()
+        replies.abandon_all(self._late_replies)
         if self._throttle is not None:
             self._throttle.quota.note_unfinished(self, 0)
             self._throttle.cancel()
@@ -486,6 +485,7 @@ class Connection(asyncio.Protocol):
 
     def _reply(self, command: Command, reply: Reply | None) -> None:
         if reply is None or command.flag & ONE_WAY or self._transport is None:
+            replies.abandon(reply)
             return
         try:
             pieces = replies.encode(command, reply)

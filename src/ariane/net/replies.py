@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -45,12 +46,16 @@ class Peer(NamedTuple):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The reply of a handler. `fields` is None if the code has no response header; a body may consist of pieces."""
+    """The reply of a handler. `fields` is None if the code has no response header; a body may consist of pieces.
+
+    `on_unsent` is called in place of sending it if the connection is closed.
+    """
 
     code: int = ResponseCode.SUCCESS
     fields: Mapping[str, str] | None = None
     remark: str | None = None
     body: bytes | Sequence[bytes] = b""
+    on_unsent: Callable[[], None] | None = None
 
 
 # Signs a request: receives its extFields and body, returns the extFields to send.
@@ -61,6 +66,8 @@ class LateReply(NamedTuple):
     """Deferred reply of an asynchronous handler, for large responses: `build` is called once there is room to write it."""
 
     build: Callable[[], Reply | None]
+    complete: Reply | None = None
+    """What `build` returns, if that exists already."""
 
 
 class ServedTurn(NamedTuple):
@@ -152,4 +159,16 @@ def error_reply(code: int, error: BaseException, peer: Peer, log: PeerLog, now: 
 
 def completed(reply: Reply | None) -> LateReply:
     """Return a late reply that is complete already and only waits for room."""
-    return LateReply(lambda: reply)
+    return LateReply(lambda: reply, reply)
+
+
+def abandon(reply: Reply | None) -> None:
+    """Report that a reply is not sent."""
+    if reply is not None and reply.on_unsent is not None:
+        reply.on_unsent()
+
+
+def abandon_all(late_replies: deque[tuple[Command, LateReply]]) -> None:
+    """Report that the late replies of a closed connection are not sent, and forget them."""
+    while late_replies:
+        abandon(late_replies.popleft()[1].complete)

@@ -23,7 +23,7 @@ class TakenMessage(NamedTuple):
 
     taken_ms: int  # the identity of this delivery: acknowledgements of earlier ones have no effect
     visible_ms: int  # from then on it is delivered again
-    deliveries: int  # so far, this one included
+    deliveries: int  # so far, this one included; one that did not leave the broker does not count
 
 
 class PopQueue:
@@ -85,6 +85,12 @@ class PopQueue:
             return False
         self._set(offset, TakenMessage(now_ms, visible_ms, self.taken[offset].deliveries))
         return True
+
+    def give_back(self, offsets: Iterable[int], now_ms: int) -> None:
+        """Make messages visible again whose delivery did not leave the broker, so that it does not count."""
+        for offset in offsets:
+            if (message := self.taken.get(offset)) is not None:
+                self._set(offset, TakenMessage(now_ms, now_ms, message.deliveries - 1))
 
     def is_current(self, offset: int, taken_ms: int) -> bool:
         """Whether a message was taken at `taken_ms` last, and is not acknowledged."""

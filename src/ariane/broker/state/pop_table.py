@@ -11,11 +11,17 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.broker.state.pop_queue import PopQueue, TakenMessage
-from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken, PopRestarted
+from ariane.broker.state.saved.change_records import (
+    MessageHidden,
+    MessagesAcknowledged,
+    MessagesReturned,
+    MessagesTaken,
+    PopRestarted,
+)
 
 __all__ = ["PopChange", "PopDocument", "PopTable", "QueueKey"]
 
-PopChange = MessagesTaken | MessagesAcknowledged | MessageHidden | PopRestarted
+PopChange = MessagesTaken | MessagesAcknowledged | MessageHidden | MessagesReturned | PopRestarted
 
 
 class QueueKey(NamedTuple):
@@ -80,6 +86,8 @@ class PopTable:
                 queue.skip_to(change.next)
             case MessagesAcknowledged():
                 queue.drop(change.offsets)
+            case MessagesReturned():
+                queue.give_back(change.offsets, change.at_ms)
             case MessageHidden() if (message := queue.taken.get(change.offset)) is not None:
                 queue.hide(change.offset, message.taken_ms, change.at_ms, change.visible_ms)
 

@@ -15,7 +15,13 @@ from typing import NamedTuple
 from ariane.broker.state.consumer_offsets import ConsumerOffsets, starts_first
 from ariane.broker.state.pop_queue import PopQueue
 from ariane.broker.state.pop_table import PopChange, PopTable, QueueKey
-from ariane.broker.state.saved.change_records import MessageHidden, MessagesAcknowledged, MessagesTaken, PopRestarted
+from ariane.broker.state.saved.change_records import (
+    MessageHidden,
+    MessagesAcknowledged,
+    MessagesReturned,
+    MessagesTaken,
+    PopRestarted,
+)
 from ariane.protocol.records import record
 from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordFilter
 
@@ -26,6 +32,7 @@ log = logging.getLogger("ariane.broker")
 TAKEN_MAX = 20_000  # unacknowledged messages of a group in a queue: beyond, only due ones are delivered
 # Handles of one response count from the first of its offsets, and clients acknowledge with a bit for each offset since.
 SPAN_MAX = 4_096
+BATCH_BYTES_MAX = 256 * 1024  # that are exceeded by one message at most: a frame has 16 MiB, and messages may have 4
 
 
 class TakenBatch(NamedTuple):
@@ -97,7 +104,7 @@ class PopService:
         room = 0 if is_ordered and again else min(count - len(again), TAKEN_MAX - len(queue.taken))
         result: GetResult | None = None
         new: tuple[int, ...] = ()
-        if room > 0 and (not again or queue.next - again[0] < SPAN_MAX):
+        if room > 0 and sum(map(len, parts)) < BATCH_BYTES_MAX and (not again or queue.next - again[0] < SPAN_MAX):
             result = self._store.get(key.topic, key.queue_id, queue.next, room, record_filter)
             if result.status is GetStatus.FOUND:
                 new = tuple(record.queue_offset(data) for data in result.records)
@@ -123,10 +130,22 @@ class PopService:
         self._record(MessageHidden(*key, offset=offset, at_ms=at_ms, visible_ms=visible_ms))
         return True
 
+    def give_back(self, key: QueueKey, taken_ms: int, offsets: Iterable[int], now_ms: int) -> None:
+        """Undo a delivery that did not leave the broker: its messages are visible at once."""
+        queue = self._table.get(key)
+        unsent = () if queue is None else tuple(offset for offset in offsets if queue.is_current(offset, taken_ms))
+        if unsent:
+            self._record(MessagesReturned(*key, offsets=unsent, at_ms=now_ms))
+
     def due_ms(self, group: str, topic: str) -> int | None:
         """Return when the first message that a group has taken from a topic becomes visible; None if there is none."""
         queues = self._table.queues_of(group, topic)
         return min((due for queue in queues if (due := queue.due_ms) is not None), default=None)
+
+    def committed(self, key: QueueKey) -> int:
+        """Return the offset of the first message of a queue that is not acknowledged, 0 without any."""
+        queue = self._table.get(key)
+        return 0 if queue is None else queue.committed
 
     def remaining(self, key: QueueKey, queue: PopQueue) -> int:
         """Return how many messages of a queue were never taken."""
@@ -157,14 +176,16 @@ class PopService:
         found: list[int] = []
         records: list[bytes] = []
         lost: list[int] = []
+        size = 0
         for offset in offsets:
-            if found and offset - found[0] >= SPAN_MAX:
+            if found and (offset - found[0] >= SPAN_MAX or size >= BATCH_BYTES_MAX):
                 break
             data = self._store.read_queue_record(key.topic, key.queue_id, offset)
             if data is None:
                 lost.append(offset)
                 continue
             found.append(offset)
+            size += len(data)
             records.append(record.with_reconsume_times(data, queue.taken[offset].deliveries))
         if lost:
             log.warning(

@@ -9,7 +9,10 @@ ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME → PopService → 
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import itertools
+import logging
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,15 +22,16 @@ import msgspec
 from ariane.broker.collaborators import LockDurability
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.pop.parked_polls import ParkedPolls, PollKey
-from ariane.broker.delivery.pop.pop_service import PopService, TakenBatch
+from ariane.broker.delivery.pop.pop_service import BATCH_BYTES_MAX, PopService, TakenBatch
 from ariane.broker.handlers.reading.pull import pulled_messages
 from ariane.broker.handlers.reading.pull_filter import PullFilterBuilder
 from ariane.broker.state.pop_table import QueueKey
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
-from ariane.errors import FlushFailed, ReplyError
+from ariane.errors import FlushFailed, ReplyError, StoreError
 from ariane.net.connection import HandlerResult, Peer, Reply
+from ariane.net.replies import abandon
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_body, decode_header, encode_header
@@ -48,6 +52,8 @@ from ariane.protocol.requests.pop import (
     parse_handle,
 )
 from ariane.store.message_store import MessageStore, RecordFilter
+
+log = logging.getLogger("ariane.broker")
 
 COUNT_MAX = 32  # messages of one request, as in 5.x
 HOLD_MAX_MS = 120_000  # longer than any client waits for its response
@@ -111,16 +117,26 @@ class PopHandler:
         return self._when_durable(Reply())
 
     def change_invisible_time(self, command: Command, peer: Peer) -> HandlerResult:
-        """Handle CHANGE_MESSAGE_INVISIBLETIME: the response has the parts of the new handle."""
+        """Handle CHANGE_MESSAGE_INVISIBLETIME: the response has the parts of the new handle.
+
+        The change of a delivery that has ended succeeds without effect: its response has the handle of the request, since a new
+        one could be that of the delivery that followed.
+        """
         request = decode_header(command, ChangeInvisibleTime)
         handle, now_ms = parse_handle(request.extra_info), self.clock.now_ms()
         key = QueueKey(request.consumer_group, request.topic, request.queue_id)
-        self._check_offset(key, request.offset)
+        try:
+            self._check_offset(key, request.offset)
+        except ReplyError as error:  # clients of 5.x need the fields of any response
+            return Reply(error.code, encode_header(ChangeInvisibleTimeResponse()), error.remark)
         is_ordered = handle.revive_queue == ORDERED_QUEUE
+        if is_ordered and request.offset < self.service.committed(key):
+            return Reply(fields=encode_header(ChangeInvisibleTimeResponse()))
         # An ordered batch keeps its handle: the other messages of it are acknowledged with the same.
         taken_ms = handle.taken_ms if is_ordered else max(now_ms, handle.taken_ms + 1)
         visible_ms = max(now_ms, taken_ms) + max(1, request.invisible_time)
-        self.service.hide(key, handle.taken_ms, request.offset, taken_ms, visible_ms)
+        if not self.service.hide(key, handle.taken_ms, request.offset, taken_ms, visible_ms):
+            taken_ms = handle.taken_ms
         self.polls.schedule(key.group, key.topic)
         fields = ChangeInvisibleTimeResponse(taken_ms, visible_ms - taken_ms, handle.revive_queue)
         return self._when_durable(Reply(fields=encode_header(fields)))
@@ -195,24 +211,38 @@ class PopHandler:
         """Answer a request with messages. Return False if there are none."""
         request, now_ms = poll.request, self.clock.now_ms()
         batches: list[TakenBatch] = []
-        rest, room = 0, request.max_msg_nums
+        rest, room, size = 0, request.max_msg_nums, 0
         for queue_id in self._queue_ids(request):
             key = QueueKey(request.consumer_group, request.topic, queue_id)
             queue = self.service.queue(key, from_end=request.init_mode == FROM_END)
-            if room > 0:
+            if room > 0 and size < BATCH_BYTES_MAX:
                 batch = self._take(key, poll, room, now_ms)
                 if batch is not None:
                     batches.append(batch)
                     room -= len(batch.offsets)
+                    size += len(batch.records)
             rest += self.service.remaining(key, queue)
         if not request.max_msg_nums:  # a notification
             due_ms = self.service.due_ms(request.consumer_group, request.topic)
             if rest or (due_ms is not None and due_ms <= now_ms):
                 poll.reply.append(Reply(fields=encode_header(PopNotificationResponse(True))))
         elif batches:
-            poll.reply.append(_found(request, batches, now_ms, rest))
+            reply = _found(request, batches, now_ms, rest)
+            give_back = functools.partial(self._give_back, request, batches, now_ms)
+            poll.reply.append(msgspec.structs.replace(reply, on_unsent=give_back))
             self.polls.schedule(request.consumer_group, request.topic)
         return bool(poll.reply)
+
+    def _give_back(self, request: PopMessage, batches: list[TakenBatch], taken_ms: int) -> None:
+        """Make the messages of a response that was not sent visible at once, and serve parked requests with them."""
+        now_ms = self.clock.now_ms()
+        try:
+            for batch in batches:
+                key = QueueKey(request.consumer_group, request.topic, batch.queue_id)
+                self.service.give_back(key, taken_ms, batch.offsets, now_ms)
+        except StoreError as error:
+            log.warning("Messages of %s stay invisible to %s: %s", request.topic, request.consumer_group, error)
+        self.polls.wake(request.consumer_group, request.topic)
 
     def _take(self, key: QueueKey, poll: _Poll, room: int, now_ms: int) -> TakenBatch | None:
         request, started = poll.request, self.stats.timer()
@@ -246,6 +276,10 @@ class PopHandler:
         hold_ms = min(request.poll_time, HOLD_MAX_MS)
         try:
             is_served = await self.polls.park(key, queues, poll, self._serve, hold_ms)
+        except asyncio.CancelledError:  # the connection was closed after the request was served
+            if poll.reply:
+                abandon(poll.reply[0])
+            raise
         except ReplyError as error:
             return _nothing(error.code, error.remark)
         if is_served:

@@ -27,11 +27,7 @@ from ariane.broker.state.saved.change_records import (
     DOCUMENTS,
     GroupDeleted,
     GroupPut,
-    MessageHidden,
-    MessagesAcknowledged,
-    MessagesTaken,
     OffsetsPut,
-    PopRestarted,
     QueuesLocked,
     QueuesUnlocked,
     RequestModePut,
@@ -190,5 +186,5 @@ class SavedState:
                 self.pop.remove_group(name)
             case RequestModePut(mode):
                 self.request_modes.put(mode)
-            case MessagesTaken() | MessagesAcknowledged() | MessageHidden() | PopRestarted():
+            case _ if isinstance(change, PopChange):
                 self.pop.apply(change)

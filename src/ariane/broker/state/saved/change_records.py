@@ -122,6 +122,16 @@ class MessageHidden(msgspec.Struct, frozen=True, tag="popHidden"):
     visible_ms: int
 
 
+class MessagesReturned(msgspec.Struct, frozen=True, tag="popReturned"):
+    """Taken messages whose response was never sent: they are visible from `at_ms` on, and that delivery does not count."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offsets: tuple[int, ...]
+    at_ms: int
+
+
 class PopRestarted(msgspec.Struct, frozen=True, tag="popRestarted"):
     """A group takes messages of a queue from `next` on, and forgets what it has taken."""
 
@@ -169,11 +179,20 @@ Change = (
     | MessagesTaken
     | MessagesAcknowledged
     | MessageHidden
+    | MessagesReturned
     | PopRestarted
     | RequestModePut
 )
 # Responses of other clients do not depend on these: only the response to the request waits until they are durable.
-OWN_CHANGES = QueuesLocked | QueuesUnlocked | MessagesTaken | MessagesAcknowledged | MessageHidden | PopRestarted
+OWN_CHANGES = (
+    QueuesLocked
+    | QueuesUnlocked
+    | MessagesTaken
+    | MessagesAcknowledged
+    | MessageHidden
+    | MessagesReturned
+    | PopRestarted
+)
 
 # Documents that a change affects.
 DOCUMENTS: dict[type, tuple[str, ...]] = {
@@ -187,6 +206,7 @@ DOCUMENTS: dict[type, tuple[str, ...]] = {
     MessagesTaken: (json_documents.POP,),
     MessagesAcknowledged: (json_documents.POP,),
     MessageHidden: (json_documents.POP,),
+    MessagesReturned: (json_documents.POP,),
     PopRestarted: (json_documents.POP,),
     RequestModePut: (json_documents.MODES,),
 }
