@@ -226,10 +226,13 @@ def test_a_registration_is_decoded_in_all_three_formats() -> None:
     def piece(data: bytes) -> bytes:
         return len(data).to_bytes(4, "big") + data
 
-    packed = (
-        piece(b'{"counter":1,"timestamp":1}') + (1).to_bytes(4, "big") + piece(b"T 4 4 6 SINGLE_TAG") + piece(b"[]")
-    )
-    assert registered(zlib.compress(packed, 9), compressed=True) == body("T").topic_config_serialize_wrapper
+    for topic in (
+        b"T 4 4 6 SINGLE_TAG",
+        b"T 4 4 6 SINGLE_TAG ",
+        b'T 4 4 6 SINGLE_TAG {"message.type":"FIFO"}',
+    ):  # the last two: 5.x
+        packed = piece(b'{"counter":1,"timestamp":1}') + (1).to_bytes(4, "big") + piece(topic) + piece(b"[]")
+        assert registered(zlib.compress(packed, 9), compressed=True) == body("T").topic_config_serialize_wrapper
     assert registered(b"") == TopicTable()
 
 

@@ -104,6 +104,7 @@ class DataVersion(msgspec.Struct, frozen=True):
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A topic on one broker. Members in the order Java prints them."""
 
+    attributes: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # of 5.x, see `topic_attributes`; 4.9.4 prints none
     order: bool = False  # the name server's ORDER_TOPIC_CONFIG lists the topic; clients then use its queue numbers
     perm: int = PERM_READ | PERM_WRITE  # bits of PERM_READ, PERM_WRITE, PERM_INHERIT
     read_queue_nums: int = 16  # queues that consumers read; larger than `write_queue_nums` while a topic shrinks
@@ -111,6 +112,10 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
     topic_name: str = ""  # repeats the key of the table, as Java's document does
     topic_sys_flag: int = 0  # bit 0 UNIT, bit 1 UNIT_SUB: the name server's lists 311 to 313 select by them
     write_queue_nums: int = 16  # queues that producers choose from
+
+    def attribute(self, key: str) -> str | None:
+        """Return the value of an attribute; None if the topic does not have it."""
+        return self.attributes.get(key) if self.attributes else None
 
 
 class TopicDeletion(msgspec.Struct, frozen=True, rename="camel"):

@@ -102,7 +102,7 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
     topics = {}
     for _ in range(count):
         text, position = _piece(data, position, "topic")
-        words = text.decode("utf-8", "replace").split(" ", 5)
+        words = text.decode("utf-8", "replace").split(" ", 5)[:5]  # 5.x adds the attributes, which no route has
         if len(words) != 5 or not all(map(_is_number, words[1:4])):
             shown = text[:160]
             raise ProtocolError(

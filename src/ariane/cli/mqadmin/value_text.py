@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from ariane.model.message import MessageQueue
@@ -21,12 +22,15 @@ def permission(perm: int) -> str:
     return "".join(letter if perm & bit else "-" for bit, letter in bits)
 
 
-def topic_config(config: TopicConfig) -> str:
+def topic_config(config: TopicConfig, changes: Mapping[str, str] | None = None) -> str:
+    """Return a topic as Java prints it, with the attributes that a command changes."""
+    listed = ", ".join(f"{key}={value}" for key, value in (changes or {}).items())
+    attributes = f", attributes={{{listed}}}" if listed else ""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums},"
         f" writeQueueNums={config.write_queue_nums}, perm={permission(config.perm)},"
         f" topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag},"
-        f" order={boolean(config.order)}]"
+        f" order={boolean(config.order)}{attributes}]"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ariane.cluster.connection import BrokerServer, Change
@@ -17,6 +17,7 @@ from ariane.model.topic import (
     TopicConfig,
     topic_name_fault,
 )
+from ariane.model.topic_attributes import join_changes
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.routing import MASTER_ID
@@ -72,18 +73,27 @@ class TopicOperations(TopicQueries, TopicDeletionOperations):
         )
         return await self.put_topic(config, servers=servers)
 
-    async def put_topic(self, config: TopicConfig, *, servers: Sequence[BrokerServer] | None = None) -> list[Change]:
+    async def put_topic(
+        self,
+        config: TopicConfig,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        servers: Sequence[BrokerServer] | None = None,
+    ) -> list[Change]:
         """Create a topic with this configuration, or replace its configuration.
 
         Args:
-            config: Name and settings.
+            config: Name and settings. Attributes that it does not have stay as they are.
+            attributes: Further changes of attributes, such as `{"-reserve.time": ""}`. Brokers of 4.9.4 ignore attributes.
             servers: Masters that get the topic; None: all.
 
         Raises:
             ConfigError, ServerUnavailable, PartialFailure: as `create_topic`.
         """
         targets = await self.select_brokers() if servers is None else servers
-        return await self.put_topics([(server, config) for server in targets])
+        for server in targets:
+            _check(config, server)
+        return await self.change(*(_put_change(server.addr, config, attributes=attributes) for server in targets))
 
     async def put_topics(self, configs: Sequence[tuple[BrokerServer, TopicConfig]]) -> list[Change]:
         """Create topics, or replace their configurations, with one configuration per master.
@@ -221,9 +231,12 @@ def _check(config: TopicConfig, server: BrokerServer) -> None:
             raise ConfigError(key, queues, f"expected 1 to {QUEUES_MAX:,}")
 
 
-def _put_change(addr: str, config: TopicConfig, verb: str = "create or change") -> Change:
+def _put_change(
+    addr: str, config: TopicConfig, verb: str = "create or change", attributes: Mapping[str, str] | None = None
+) -> Change:
+    changes = {f"+{key}": value for key, value in (config.attributes or {}).items()} | dict(attributes or {})
     header = CreateTopic(
         config.topic_name, AUTO_CREATE_TOPIC, config.read_queue_nums, config.write_queue_nums, config.perm,
-        config.topic_filter_type, config.topic_sys_flag, config.order,
+        config.topic_filter_type, config.topic_sys_flag, config.order, join_changes(changes) or None,
     )  # fmt: skip
     return Change(addr, f"{verb} topic {config.topic_name}", RequestCode.UPDATE_AND_CREATE_TOPIC, header)

@@ -19,6 +19,9 @@ class CreateTopic(msgspec.Struct, frozen=True, rename="camel"):
     topic_filter_type: str = "SINGLE_TAG"  # SINGLE_TAG or MULTI_TAG
     topic_sys_flag: int | None = None  # unit bits; None: 0
     order: bool = False
+    attributes: str | None = (
+        None  # of 5.x: changes of the topic's attributes, see `model.topic_attributes.parse_changes`
+    )
 
 
 class TopicRef(msgspec.Struct, frozen=True):
@@ -30,7 +33,7 @@ class TopicRef(msgspec.Struct, frozen=True):
 class TopicConfigBody(msgspec.Struct, frozen=True, rename="camel"):
     """Body of the response to GET_TOPIC_CONFIG (351): a topic as 5.x prints it. [TopicConfigAndQueueMapping]"""
 
-    attributes: dict[str, str] = {}  # of 5.x; always empty
+    attributes: dict[str, str] = {}  # of 5.x, see `model.topic_attributes`
     order: bool = False  # see `model.topic.TopicConfig`, also for the following
     perm: int = 0  # 2 write, 4 read, 6 both
     read_queue_nums: int = 0  # queues for consumers
@@ -41,7 +44,7 @@ class TopicConfigBody(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def of(cls, topic: TopicConfig) -> TopicConfigBody:
-        return cls(**msgspec.structs.asdict(topic))
+        return cls(**{**msgspec.structs.asdict(topic), "attributes": topic.attributes or {}})
 
 
 class GroupName(msgspec.Struct, frozen=True):

@@ -135,6 +135,8 @@ RULES: dict[str, FieldRule | None] = {
     "origin_topic": OPTIONAL_TOPIC,
     "topic_name": OPTIONAL_TOPIC,  # in a table the key counts
     "topic_filter_type": WORD,
+    "CreateTopic.attributes": TEXT,
+    "attributes": TEXT,  # keys and values, which are stored and printed only
     "topic_config_table": FieldRule(NAME_MAX, forbidden=PATH),  # the keys
     "RecallMessage.topic": OPTIONAL_TOPIC,
     "GetConsumeStats.topic": OPTIONAL_TOPIC,  # every topic of the group

@@ -16,6 +16,7 @@ from ariane.broker.state.topic_registry import protected_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.errors import ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, group_name_fault, is_system_topic, topic_name_fault
+from ariane.model.topic_attributes import alter, parse_changes
 from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
@@ -120,10 +121,16 @@ class TopicAdminHandler:
         if request.topic_filter_type not in FILTER_TYPES:
             remark = f"unknown topicFilterType {request.topic_filter_type}: expected one of {', '.join(FILTER_TYPES)}"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-        # `order` is set from the name servers' ORDER_TOPIC_CONFIG only.
         existing = self.state.topics.get(request.topic)
+        current = None if existing is None else existing.attributes or {}
+        try:
+            attributes = alter(current, parse_changes(request.attributes or ""))
+        except ValueError as error:
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        # `order` is set from the name servers' ORDER_TOPIC_CONFIG only.
         self.state.topics.put(
             TopicConfig(
+                attributes=attributes or msgspec.UNSET,
                 topic_name=request.topic,
                 read_queue_nums=request.read_queue_nums,
                 write_queue_nums=request.write_queue_nums,

@@ -13,6 +13,7 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.topics.topic_admin import QUEUES
 from ariane.errors import UsageError
 from ariane.model.topic import TopicConfig
+from ariane.model.topic_attributes import parse_changes
 from ariane.protocol import fastjson
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.routing import TopicRoute
@@ -55,6 +56,7 @@ COMMANDS = CommandList()
     Option("o", "order", "Store an order configuration, too.", yes_or_no, "false", "BOOL"),
     Option("u", "unit", "Topic of a unit.", yes_or_no, "false", "BOOL"),
     Option("s", "hasUnitSub", "Topic with subscriptions of units.", yes_or_no, "false", "BOOL"),
+    Option("a", "attributes", "Attributes of 5.x to set or remove.", parse_changes, "", "+KEY=VALUE,-KEY"),
     is_change=True,
 )
 async def update_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
@@ -68,7 +70,7 @@ async def update_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
         topic_sys_flag=UNIT_FLAG * options.unit + UNIT_SUBSCRIPTION_FLAG * options.hasUnitSub,
         order=options.order,
     )
-    await admin.put_topic(config, servers=servers)
+    await admin.put_topic(config, attributes=options.attributes, servers=servers)
     done = lines(f"create topic to {server.addr} success." for server in servers)
     conf = None
     if options.order and options.brokerAddr:
@@ -80,7 +82,7 @@ async def update_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
         await admin.put_order_conf(options.topic, conf)
         done += f"set cluster orderConf. isOrder=true, orderConf=[{conf}]"
     data = {"brokers": [server.addr for server in servers], "topic": config, "orderConf": conf}
-    yield Output(done + topic_config(config), data)
+    yield Output(done + topic_config(config, options.attributes), data)
 
 
 @COMMANDS.add(
