@@ -8,15 +8,16 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
-from ariane.errors import ConfigError, ConnectionLost
+from ariane.errors import ConfigError, ConnectionLost, ReplyError
 from ariane.net.connection import Connection, Handler, Peer
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.replies import TurnHandler
 from ariane.net.tasks import BackgroundTasks
 from ariane.net.turn_router import TurnRouter
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 
 log = logging.getLogger("ariane.net")
@@ -26,6 +27,34 @@ IDLE_SCAN_S = 10.0
 BACKLOG = 1024
 CLOSE_S = 1.0
 HEAP_BLOCK = 4 << 20  # larger than the responses of a batch
+
+
+class ServedClient(Protocol):
+    """A client that the server reaches: by its connection, or by other means. [Connection]"""
+
+    peer: Peer
+    last_active: float
+
+    @property
+    def is_writable(self) -> bool: ...
+
+    @property
+    def is_throttled(self) -> bool: ...
+
+    def one_way(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> None: ...
+
+    async def request(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
+    ) -> Command: ...
+
+    def resume_writing(self, *, is_release: bool = False) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+C = TypeVar("C", bound=ServedClient)
 
 
 class RemotingServer:
@@ -66,7 +95,7 @@ class RemotingServer:
         self.limits = limits or ServerLimits()
         self.gate = gate
         self.turns: Mapping[int, TurnHandler] = {}  # by code: serve plain requests before they are decoded one by one
-        self._connections: dict[int, Connection] = {}  # by number
+        self._connections: dict[int, ServedClient] = {}  # by number
         # Of connections of all ports: never reused, so that state of a lost peer cannot be mistaken for a new one's.
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None  # None until `bind`
@@ -142,6 +171,31 @@ class RemotingServer:
         """Number of open connections."""
         return len(self._connections)
 
+    def attach(self, make_client: Callable[[int], C], peer: Peer) -> C:
+        """Count a client that is served by other means as a connection, until `detach`. Return it.
+
+        Args:
+            make_client: Creates the client with this number.
+            peer: Its address.
+
+        Raises:
+            ReplyError: there are too many connections.
+        """
+        number, quotas = next(self._numbers), self.limits.quotas
+        quotas.open(number, peer.ip)
+        if refusal := quotas.connection_refusal(number):
+            quotas.close(number)
+            raise ReplyError(ResponseCode.SYSTEM_BUSY, refusal.remark)
+        client = make_client(number)
+        self._connections[number] = client
+        return client
+
+    def detach(self, client: ServedClient) -> None:
+        """Note the end of such a client, as that of a connection."""
+        if self._connections.get(client.peer.id) is client:
+            self.limits.quotas.close(client.peer.id)
+            self._on_connection_lost(client)
+
     def is_connected(self, peer_id: int) -> bool:
         return peer_id in self._connections
 
@@ -174,7 +228,7 @@ class RemotingServer:
                     await self._all_closed.wait()
         self.abort_connections()
 
-    def _connection(self, peer_id: int) -> Connection:
+    def _connection(self, peer_id: int) -> ServedClient:
         connection = self._connections.get(peer_id)
         if connection is None:
             raise ConnectionLost(f"peer {peer_id}", "is closed")
@@ -212,7 +266,7 @@ class RemotingServer:
             return
         self._connections[connection.peer.id] = connection
 
-    def _on_connection_lost(self, connection: Connection) -> None:
+    def _on_connection_lost(self, connection: ServedClient) -> None:
         if self._connections.pop(connection.peer.id, None) is not None and self._on_lost:
             self._on_lost(connection.peer)
         if not self._connections:

@@ -67,16 +67,20 @@ class ServerTls:
     Args:
         options: Mode and files.
         now: The wall clock, in UTC.
+        protocols: Names that clients may select by ALPN, which gRPC requires.
     """
 
     def __init__(
         self,
         options: ServerTlsOptions,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        *,
+        protocols: Sequence[str] = (),
     ) -> None:
         self.mode = options.mode
         self._options = options
         self._now = now
+        self._protocols = protocols
         self._context: ssl.SSLContext | None = None  # None until `load`, or the first connection of the test mode
         self._creating: asyncio.Future[None] | None = None  # creation of the test certificate
         self.validity: Validity | None = None  # of the certificate; None without one, or with that of the test mode
@@ -146,6 +150,7 @@ class ServerTls:
     def _read(self, *, must_be_valid: bool = False) -> None:
         versions = self._versions()
         context, validity = server_context(self._options)
+        self._select_protocol(context)
         if must_be_valid and (fault := validity.fault(self._now())):
             raise ConfigError("tls.server.certPath", self._options.files.cert, f"{fault}; replace the file")
         self._context, self.validity = context, validity
@@ -162,15 +167,22 @@ class ServerTls:
             file.write(pair.certificate + pair.key)
             file.flush()
             context.load_cert_chain(file.name)
+        self._select_protocol(context)
         log.info("Encrypted connections use a self-signed certificate (tls.test.mode.enable); clients cannot verify it")
         self._context = context
+
+    def _select_protocol(self, context: ssl.SSLContext) -> None:
+        if self._protocols:
+            context.set_alpn_protocols(list(self._protocols))
 
 
 _Versions = Sequence[tuple[int, int, int] | None]
 
 
 @contextlib.asynccontextmanager
-async def watched_tls(options: ServerTlsOptions | None) -> AsyncIterator[ServerTls | None]:
+async def watched_tls(
+    options: ServerTlsOptions | None, *, protocols: Sequence[str] = ()
+) -> AsyncIterator[ServerTls | None]:
     """Yield the TLS of a server, with its files loaded and watched; None without options.
 
     Raises:
@@ -179,7 +191,7 @@ async def watched_tls(options: ServerTlsOptions | None) -> AsyncIterator[ServerT
     if options is None:
         yield None
         return
-    tls, tasks = ServerTls(options), BackgroundTasks("TLS")
+    tls, tasks = ServerTls(options, protocols=protocols), BackgroundTasks("TLS")
     tls.load()
     if tls.has_files:
         tasks.repeat(WATCH_INTERVAL_S, tls.reload_if_changed, "reload changed certificates")
