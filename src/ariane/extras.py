@@ -34,6 +34,7 @@ EXTRA_OF = {  # the smallest extra; `cli` contains `server`, and `console` conta
     "pandas": "objectstore",
     "fsspec": "backup",
     "opentelemetry": "otel",
+    "grpc": "grpc",
     "redis": "redis",
 }
 

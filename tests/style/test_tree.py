@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "ariane"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 BYTES_MAX = 1_000_000  # larger things are made, not kept
 NAMES_MAX = 16  # about fifteen, so that a reader sees which one to open
-TOP_NAMES_MAX = 34  # of the package itself: the public modules, and one name for each package of docs/architecture.md
+TOP_NAMES_MAX = 35  # of the package itself: the public modules, and one name for each package of docs/architecture.md
 LINES_MAX = 500  # mostly under 400; a file that needs more is two files
 
 # Names that say nothing about the contents. Manager, Handler, Processor, Factory are RocketMQ's and Python's own words.

@@ -14,8 +14,8 @@ from ariane.extras import EXTRA_OF, naming_extras
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-MODULES = {"protobuf": "google", "pyjwt": "jwt", "pyyaml": "yaml"}  # of packages with another name
-SHARED = {"typer", "pyarrow"}  # of several extras
+MODULES = {"protobuf": "google", "grpcio": "grpc", "pyjwt": "jwt", "pyyaml": "yaml"}  # of packages with another name
+SHARED = {"typer", "pyarrow", "google"}  # of several extras
 INDIRECT = {"h11", "markupsafe", "pydantic", "starlette"}  # imported, and installed by the others
 
 
@@ -26,7 +26,7 @@ def modules_of(extra: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "extra", ["server", "cli", "console", "spark", "otel", "redis", "bodies", "objectstore", "backup"]
+    "extra", ["server", "cli", "console", "spark", "otel", "redis", "bodies", "objectstore", "backup", "grpc"]
 )
 def test_every_package_has_its_extra(extra: str):
     # `server` has Typer, but the error of a command names `cli`, which has everything that commands need; so with pyarrow.

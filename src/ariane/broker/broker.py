@@ -34,8 +34,9 @@ from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.lifecycle.client_registry import ClientRegistry
 from ariane.broker.lifecycle.flusher import Flusher
+from ariane.broker.lifecycle.grpc_port import create_proxy
 from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay_offsets
-from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports, check_gaps, find_gaps
+from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports, check_gaps, find_gaps, warn_of_plain_slaves
 from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES, WriteProtection, set_limits
@@ -68,6 +69,7 @@ from ariane.net.streams import Stream
 from ariane.net.tasks import BackgroundTasks, run_blocking
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
+from ariane.proxy.proxy_server import ProxyServer
 from ariane.store.disk.files import Disk, SystemDisk
 from ariane.store.log.deletions import Deletions
 from ariane.store.message_store import open_store
@@ -116,6 +118,7 @@ class Broker:
         self._settings = DynamicConfig(config.validate(), clock.now_ms())
         self._config_file = config_file
         self.addr = ""
+        self.proxy: ProxyServer | None = None  # None if the gRPC port is not served
         self._disk = disk or SystemDisk()
         self._clock = clock
         # Periodic work, cancelled at the stop before the services that it uses.
@@ -216,6 +219,8 @@ class Broker:
         vip_handlers.update({code: handler for code, handler in handlers.items() if code not in VIP_EXCLUDED_CODES})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
+        if config.grpc_server_enable:
+            self.proxy = await self._open.enter_async_context(create_proxy(self.services, handlers))
         self._start_tasks()
         if not config.is_slave:
             self._start_masters_tasks()
@@ -241,13 +246,7 @@ class Broker:
             config.store_path_root_dir,
             kernels,
         )
-        if config.tls_server_mode == "enforcing" and not config.is_slave and not config.requires_replication_tls:
-            log.warning(
-                "Replication port %d also serves slaves whose connections are not encrypted, as those of Java are. Set haTls=true"
-                " here and at all slaves if none is Java's",
-                self._ha_server.port,
-                extra={"notice": True},
-            )
+        warn_of_plain_slaves(config, self._ha_server.port)
         public_ports.warn_of_gaps(log, self._gaps, "Broker", self._server.port)
 
     def register(self) -> None:

@@ -228,6 +228,7 @@ def broker_config(store: Path | str, namesrv: str, **settings: Any) -> BrokerCon
         "bind_address": LOOPBACK,
         "broker_ip1": LOOPBACK,
         "listen_port": 0,
+        "grpc_server_port": 0,
         "store_path_root_dir": str(store),
         "namesrv_addr": namesrv,
         **settings,

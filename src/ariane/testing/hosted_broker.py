@@ -47,6 +47,8 @@ class _FaultyBroker(Broker):
         self._registration.abandon()
         self._server.abort()
         self._ha_server.abort()
+        if self.proxy is not None:
+            self.proxy.abort()
 
 
 class HostedBroker:
@@ -57,6 +59,7 @@ class HostedBroker:
         self.disk = disk  # contains the messages over restarts
         self.faults = RequestFaults()  # also those that began while the broker was stopped
         self.addr = ""  # set by the first start
+        self.grpc_addr = ""  # set by the first start, with grpc_server_enable
         self._clock = clock  # of all servers of the cluster
         self._broker: _FaultyBroker | None = None  # None while it is stopped
 
@@ -79,6 +82,9 @@ class HostedBroker:
         self._broker = broker
         self.addr = broker.addr
         self.config = msgspec.structs.replace(self.config, listen_port=int(broker.addr.rpartition(":")[2]))
+        if broker.proxy is not None:
+            self.grpc_addr = f"{self.config.broker_ip1}:{broker.proxy.port}"
+            self.config = msgspec.structs.replace(self.config, grpc_server_port=broker.proxy.port)
 
     async def stop(self) -> None:
         """Stop the broker unless it is stopped."""

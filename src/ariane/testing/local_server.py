@@ -70,6 +70,11 @@ class LocalBroker:
         return self._hosted.addr
 
     @property
+    def grpc_addr(self) -> str:
+        """Address for clients of RocketMQ 5 as `host:port`; empty without `grpc_server_enable=True`."""
+        return self._hosted.grpc_addr
+
+    @property
     def is_running(self) -> bool:
         """Whether the broker is not stopped."""
         return self._hosted.running is not None

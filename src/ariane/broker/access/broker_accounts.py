@@ -17,7 +17,7 @@ import msgspec
 from ariane.access.access_control import AccessControl, UserSettings
 from ariane.access.request_needs import RecordReader, RequestNeeds
 from ariane.access.users import User
-from ariane.broker.access.request_permissions import ACCOUNT, REQUEST_NEEDS
+from ariane.broker.access.request_permissions import ACCOUNT, REQUEST_NEEDS, ROUTE_NEEDS
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler
@@ -61,7 +61,11 @@ def open_access_control(
 
 def needs_of(config: BrokerConfig) -> Mapping[int, RequestNeeds]:
     """Return what each request needs: a signature only for the codes of authorizationWhitelist."""
-    return REQUEST_NEEDS | dict.fromkeys(_codes(config.authorization_whitelist) & REQUEST_NEEDS.keys(), ACCOUNT)
+    return (
+        REQUEST_NEEDS
+        | ROUTE_NEEDS
+        | dict.fromkeys(_codes(config.authorization_whitelist) & REQUEST_NEEDS.keys(), ACCOUNT)
+    )
 
 
 def guard(

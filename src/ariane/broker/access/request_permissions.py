@@ -306,6 +306,11 @@ REQUEST_NEEDS: dict[int, RequestNeeds] = {
     RequestCode.MEMBER_REQUEST: _CLUSTER_UPDATE,
 }
 
+# Checked for calls of the gRPC port only: clients of remoting ask name servers for routes.
+ROUTE_NEEDS: dict[int, RequestNeeds] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _needs("PUB or SUB topic", _of_topic(PUB | SUB, Action.PUB | Action.SUB)),
+}
+
 # Requests that are decided about in runs (`signed_turns`), with all extFields that their needs depend on.
 RUN_FIELDS: dict[int, tuple[str, ...]] = {
     RequestCode.SEND_MESSAGE: ("topic",),

@@ -136,7 +136,18 @@ class AccessSettings(TopicSettings, frozen=True, kw_only=True, rename=java_name)
     """Request codes that need a signature only."""
 
 
-class FlowControlSettings(AccessSettings, frozen=True, kw_only=True, rename=java_name):
+class GrpcSettings(AccessSettings, frozen=True, kw_only=True, rename=java_name):
+    """Clients of RocketMQ 5 (gRPC)."""
+
+    grpc_server_enable: Annotated[bool, ARIANE_ONLY] = False
+    """Serve clients of RocketMQ 5 on grpcServerPort. Needs the extra `grpc`."""
+    grpc_server_port: Annotated[int, ROCKETMQ_5, Meta(ge=0, le=65_535)] = 8081
+    """Port for these clients, on bindAddress; 0 takes a free one."""
+    default_message_type: Annotated[Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"], ARIANE_ONLY] = "MIXED"
+    """Type of messages that these clients may send to a topic which declares none (`message.type`). In 5.3.3, that is NORMAL."""
+
+
+class FlowControlSettings(GrpcSettings, frozen=True, kw_only=True, rename=java_name):
     """Limits and flow control."""
 
     server_requests_max: Annotated[int, ARIANE_ONLY, Changeable(1, 100 * _COUNT_MAX), Meta(ge=1)] = 100_000

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ariane.access import public_ports
@@ -23,6 +24,8 @@ from ariane.net.listening.server_tls import ServerTls
 from ariane.net.server import RemotingServer
 from ariane.net.streams import Stream, StreamServer
 from ariane.protocol.codes import RequestCode
+
+log = logging.getLogger("ariane.broker")
 
 VIP_PORT_OFFSET = 2
 HA_PORT_OFFSET = 1
@@ -82,6 +85,17 @@ def ha_gate(config: BrokerConfig, tls: ServerTls) -> ConnectionGate:
     is_required = config.requires_replication_tls
     setting = "haTls is true" if is_required else ""
     return ConnectionGate(tls, is_required=is_required, setting=setting, first_byte_s=first_byte_s)
+
+
+def warn_of_plain_slaves(config: BrokerConfig, port: int) -> None:
+    """Log that the replication port serves plain connections although requests have to be encrypted, if that is so."""
+    if config.tls_server_mode == "enforcing" and not config.is_slave and not config.requires_replication_tls:
+        log.warning(
+            "Replication port %d also serves slaves whose connections are not encrypted, as those of Java are. Set haTls=true"
+            " here and at all slaves if none is Java's",
+            port,
+            extra={"notice": True},
+        )
 
 
 _LOOPBACK_FIX = "bindAddress=127.0.0.1, and no other brokerIP1"

@@ -1,0 +1,177 @@
+"""The message service over the handlers of a broker in this process: each request is a command, as if it came from a socket.
+
+    request ─ signed with the keys of the account that has signed the call ─▶ handler of its code ─▶ reply
+
+Handlers are those of the broker's ports, with access control, limits of accounts, audit records, write protection and replication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from ariane.errors import ArianeError, ReplyError
+from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
+from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.replies import Handler, LateReply, Reply, error_reply, not_supported
+from ariane.protocol import fastjson, signing
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command, Fields
+from ariane.protocol.requests import decode_header, encode_header
+from ariane.protocol.requests.clients import HeartbeatData, UnregisterClient
+from ariane.protocol.requests.messaging import (
+    ConsumerSendMsgBack,
+    EndTransactionHeader,
+    RecallMessage,
+    RecallMessageResponse,
+    SendMessage,
+    SendMessageResponse,
+)
+from ariane.protocol.requests.pop import (
+    AckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    PopMessage,
+    PopMessageResponse,
+)
+from ariane.proxy.message_service import Caller, PoppedRecords
+
+NOT_RESPONSIBLE = "this broker may not answer: another member of its set may have taken over"
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ServedTopics(Protocol):
+    """Topics of the broker. [TopicRegistry]"""
+
+    def get(self, name: str) -> TopicConfig | None: ...
+
+
+class ServedGroups(Protocol):
+    """Consumer groups of the broker. [GroupRegistry]"""
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None: ...
+
+
+class BrokerMessageService:
+    """Serves requests by the handlers of a broker. [MessageService]
+
+    Args:
+        broker_name: Name of the broker.
+        handlers: By request code; GET_ROUTEINFO_BY_TOPIC only checks the topic and the caller's permissions.
+        topics: Read once a route request is permitted.
+        groups: Settings of groups.
+        limits: Of all requests in flight; whether answers may be sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        handlers: Mapping[int, Handler],
+        topics: ServedTopics,
+        groups: ServedGroups,
+        limits: ServerLimits,
+    ) -> None:
+        self.broker_name = broker_name
+        self._handlers = handlers
+        self._topics = topics
+        self._groups = groups
+        self._limits = limits
+
+    async def topic(self, caller: Caller, name: str) -> TopicConfig:
+        """Return a topic that the caller may send to or receive from."""
+        await self._request(caller, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+        topic = self._topics.get(name)
+        if topic is None:
+            raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name}")
+        return topic
+
+    def group(self, name: str) -> SubscriptionGroupConfig:
+        """Return the settings of a consumer group; the defaults if it does not exist yet."""
+        return self._groups.get(name) or SubscriptionGroupConfig(group_name=name)
+
+    async def send(self, caller: Caller, request: SendMessage, body: bytes) -> SendMessageResponse:
+        """Store a message."""
+        code = RequestCode.SEND_MESSAGE_V2
+        reply = await self._request(caller, code, encode_header(request), body)
+        return _decoded(code, reply, SendMessageResponse)
+
+    async def pop(self, caller: Caller, request: PopMessage) -> PoppedRecords:
+        """Take messages, or wait for some."""
+        code = RequestCode.POP_MESSAGE
+        reply = await self._request(caller, code, encode_header(request))
+        body = reply.body if isinstance(reply.body, bytes) else b"".join(reply.body)
+        return PoppedRecords(_decoded(code, reply, PopMessageResponse), body)
+
+    async def acknowledge(self, caller: Caller, request: AckMessage) -> None:
+        """End the delivery of a message."""
+        await self._request(caller, RequestCode.ACK_MESSAGE, encode_header(request))
+
+    async def change_invisible_time(self, caller: Caller, request: ChangeInvisibleTime) -> ChangeInvisibleTimeResponse:
+        """Change when a message is delivered again."""
+        code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        reply = await self._request(caller, code, encode_header(request))
+        return _decoded(code, reply, ChangeInvisibleTimeResponse)
+
+    async def send_back(self, caller: Caller, request: ConsumerSendMsgBack) -> None:
+        """Store a message that was not consumed for another attempt, or as a dead letter."""
+        await self._request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, encode_header(request))
+
+    async def end_transaction(self, caller: Caller, request: EndTransactionHeader) -> None:
+        """Commit or roll back a transaction."""
+        await self._request(caller, RequestCode.END_TRANSACTION, encode_header(request))
+
+    async def recall(self, caller: Caller, request: RecallMessage) -> str:
+        """Cancel a delayed message. Return its unique key."""
+        code = RequestCode.RECALL_MESSAGE
+        reply = await self._request(caller, code, encode_header(request))
+        return _decoded(code, reply, RecallMessageResponse).msg_id
+
+    async def heartbeat(self, caller: Caller, data: HeartbeatData) -> None:
+        """Refresh the memberships of a client."""
+        await self._request(caller, RequestCode.HEART_BEAT, None, fastjson.write(data))
+
+    async def unregister(self, caller: Caller, request: UnregisterClient) -> None:
+        """End a membership of a client."""
+        await self._request(caller, RequestCode.UNREGISTER_CLIENT, encode_header(request))
+
+    async def _request(
+        self, caller: Caller, code: RequestCode, fields: Mapping[str, str] | None, body: bytes = b""
+    ) -> Reply:
+        """Return the reply of a handler. Raise ReplyError if its code is another than SUCCESS."""
+        if caller.credentials is not None:
+            fields = signing.sign(caller.credentials, fields, body)
+        command = Command(code, fields=fields, body=body, language=caller.language, version=caller.version)
+        overload = self._limits.rejection(code, self._limits.overload_reason(0), 0.0)
+        reply = Reply(ResponseCode.SYSTEM_BUSY, remark=overload) if overload else await self._serve(command, caller)
+        if self._limits.may_answer is not None and not self._limits.may_answer():
+            raise ReplyError(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_RESPONSIBLE)
+        if reply.code != ResponseCode.SUCCESS:
+            raise ReplyError(reply.code, reply.remark)
+        return reply
+
+    async def _serve(self, command: Command, caller: Caller) -> Reply:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            return not_supported(command.code)
+        self._limits.in_flight += 1
+        try:
+            result = handler(command, caller.peer)
+            handled = result if result is None or isinstance(result, Reply) else await result
+        except ArianeError as error:
+            now = asyncio.get_running_loop().time()
+            return error_reply(command.code, error, caller.peer, self._limits.log, now)
+        finally:
+            self._limits.in_flight -= 1
+        reply = handled.build() if isinstance(handled, LateReply) else handled
+        return reply or Reply()  # None: of a request that needs no response
+
+
+def _decoded(code: int, reply: Reply, kind: type[T]) -> T:
+    """Return the header of a reply."""
+    fields: Fields = reply.fields or {}
+    return decode_header(Command(code, fields=fields), kind)

@@ -1,0 +1,46 @@
+"""A call, as its method sees it, and what the methods of all groups share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from ariane.errors import ReplyError
+from ariane.model.topic import TopicConfig
+from ariane.proxy.client_sessions import ClientSession
+from ariane.proxy.conversion import grpc_statuses
+from ariane.proxy.conversion.grpc_messages import ALL_KINDS, MessageKind, SendLimits, kinds_of
+from ariane.proxy.conversion.grpc_statuses import CallRefused
+from ariane.proxy.message_service import Caller
+
+
+class Call(NamedTuple):
+    """One call."""
+
+    caller: Caller
+    session: ClientSession
+    remaining_ms: float | None
+    """Time to its deadline; None without one."""
+
+    def refusal_of(self, error: ReplyError) -> CallRefused:
+        """Return the refusal that a broker's becomes for this caller."""
+        return grpc_statuses.refusal_of(error, is_anonymous=self.caller.credentials is None)
+
+
+class ProxySettings(Protocol):
+    """Settings of the server, which may change while it runs."""
+
+    @property
+    def send_limits(self) -> SendLimits: ...
+
+    @property
+    def default_message_type(self) -> str:
+        """Return what topics accept that declare no type: a `message.type`."""
+        ...
+
+
+def accepted_kinds(topic: TopicConfig, settings: ProxySettings) -> tuple[MessageKind, ...]:
+    """Return the kinds of messages that may be sent to a topic."""
+    declared: str | None = getattr(topic, "attributes", {}).get("message.type")
+    if declared is None or declared == "UNSPECIFIED":
+        return kinds_of(settings.default_message_type)
+    return kinds_of(declared) if declared != "MIXED" else ALL_KINDS

@@ -1,0 +1,256 @@
+"""Receiving, acknowledging, changing the invisible time, and dead letters. [ReceiveMessageActivity, AckMessageActivity]
+
+ReceiveMessage ─▶ POP_MESSAGE of all queues, parked until messages arrive ─▶ status, messages, delivery timestamp
+    └ delivered more often than the group allows ─▶ dead letter and acknowledged, not sent to the client
+
+A call that is cancelled, or whose client is lost, ends the parked request. Messages that were not sent are visible again at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ariane.errors import ReplyError
+from ariane.filter import tags
+from ariane.model import message as names
+from ariane.net.tasks import BackgroundTasks
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.records import record
+from ariane.protocol.records.record import Record
+from ariane.protocol.requests.messaging import TAG, ConsumerSendMsgBack
+from ariane.protocol.requests.pop import FROM_END, AckMessage, ChangeInvisibleTime, PopMessage
+from ariane.proxy import api
+from ariane.proxy.calls.call import Call
+from ariane.proxy.conversion import client_settings, field_checks, grpc_messages, grpc_statuses, receipt_handles
+from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
+from ariane.proxy.conversion.receipt_handles import ReceiptHandle
+from ariane.proxy.handle_renewal import HandleRenewal
+from ariane.proxy.message_service import MessageService, PoppedRecords
+
+ALL_QUEUES = -1
+BATCH_MAX = 32
+POLL_MS_MIN, POLL_MS_MAX = 5_000, 20_000
+ANSWER_BEFORE_MS = 200  # of the deadline: a client that misses it pauses for a second
+RENEWED_INVISIBLE_MS = 60_000
+DEAD_LETTER_LEVEL = -1
+NACK_MS = 1  # a message that was not delivered is visible again at once
+
+
+class _Reception(NamedTuple):
+    """A receive call whose fields are checked."""
+
+    topic: Any  # as the client named it
+    request: PopMessage
+    is_renewed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiveCalls:
+    """Calls of consumers."""
+
+    service: MessageService
+    renewal: HandleRenewal
+    tasks: BackgroundTasks  # for work that outlives its call
+    now_ms: Callable[[], int]
+
+    async def receive(self, request: Any, call: Call) -> AsyncIterator[Any]:
+        """Yield the messages of a receive call. An empty one waits, and ends with MESSAGE_NOT_FOUND."""
+        reception = self._check(request, call)
+        try:
+            taken = await self.service.pop(call.caller, reception.request) if reception.request.max_msg_nums else None
+        except ReplyError as error:
+            if error.code != ResponseCode.POLLING_TIMEOUT:
+                raise
+            taken = None
+        delivered = [] if taken is None else await self._deliver(reception, taken, call)
+        if delivered:
+            yield api.ReceiveMessageResponse(status=grpc_statuses.ok())
+        else:
+            text = "no new message" if taken is None else "no match message"
+            yield api.ReceiveMessageResponse(status=grpc_statuses.status(StatusCode.MESSAGE_NOT_FOUND, text))
+        sent = 0
+        try:
+            for message, handle in delivered:
+                yield api.ReceiveMessageResponse(message=message)
+                sent += 1
+                if reception.is_renewed:
+                    popped = reception.request
+                    self.renewal.add(call.caller, call.session, popped.consumer_group, popped.topic, handle)
+            now = api.ReceiveMessageResponse()
+            now.delivery_timestamp.FromMilliseconds(self.now_ms())
+            yield now
+        finally:
+            if sent < len(delivered):
+                self._release(reception, [handle for _, handle in delivered[sent:]], call)
+
+    async def ack_message(self, request: Any, call: Call) -> Any:
+        """Acknowledge messages, each with a result of its own."""
+        group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
+        entries = await asyncio.gather(*(self._acknowledge(entry, group, topic, call) for entry in request.entries))
+        if not entries:
+            raise CallRefused(StatusCode.INTERNAL_SERVER_ERROR, "ack message result is empty")
+        status = grpc_statuses.of_entries([entry.status for entry in entries])
+        return api.AckMessageResponse(status=status, entries=entries)
+
+    async def change_invisible_duration(self, request: Any, call: Call) -> Any:
+        """Change when a message is delivered again."""
+        group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
+        invisible_ms = request.invisible_duration.ToMilliseconds()
+        field_checks.check_invisible_ms(invisible_ms, 0)
+        handle = receipt_handles.parse(request.receipt_handle, self.service.broker_name)
+        self.renewal.close(group, topic, handle)
+        changed = await self.service.change_invisible_time(
+            call.caller,
+            ChangeInvisibleTime(group, topic, handle.queue_id, handle.extra_info, handle.offset, invisible_ms),
+        )
+        new = receipt_handles.ReceiptHandle(
+            handle.start,
+            changed.pop_time,
+            changed.invisible_time,
+            changed.revive_qid,
+            handle.broker,
+            handle.queue_id,
+            handle.offset,
+            handle.log_offset,
+        )
+        return api.ChangeInvisibleDurationResponse(status=grpc_statuses.ok(), receipt_handle=str(new))
+
+    async def forward_message_to_dead_letter_queue(self, request: Any, call: Call) -> Any:
+        """Store a message as a dead letter of its group, and acknowledge it."""
+        group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
+        handle = receipt_handles.parse(request.receipt_handle, self.service.broker_name)
+        self.renewal.close(group, topic, handle)
+        await self._bury(group, topic, handle, call)
+        return api.ForwardMessageToDeadLetterQueueResponse(status=grpc_statuses.ok())
+
+    # --- receiving ---
+
+    def _check(self, request: Any, call: Call) -> _Reception:
+        group = field_checks.group_name(request.group)
+        topic = field_checks.topic_name(request.message_queue.topic)
+        subscription = client_settings.subscription_data(
+            request.message_queue.topic, request.filter_expression, self.now_ms()
+        )
+        poll_ms = self._poll_ms(request, call)
+        if request.auto_renew:
+            invisible_ms = RENEWED_INVISIBLE_MS
+        else:
+            invisible_ms = request.invisible_duration.ToMilliseconds()
+            field_checks.check_invisible_ms(invisible_ms, field_checks.INVISIBLE_MS_MIN)
+        call.session.note_subscription(group, subscription)
+        is_ordered = client_settings.is_ordered(self.service.group(group))
+        popped = PopMessage(
+            consumer_group=group,
+            topic=topic,
+            queue_id=request.message_queue.id if is_ordered else ALL_QUEUES,
+            max_msg_nums=min(max(request.batch_size, 0), BATCH_MAX),
+            invisible_time=invisible_ms,
+            poll_time=poll_ms,
+            born_time=self.now_ms(),
+            init_mode=FROM_END,
+            exp_type=subscription.expression_type,
+            exp=subscription.sub_string,
+            order=is_ordered,
+            attempt_id=request.attempt_id if request.HasField("attempt_id") else None,
+        )
+        return _Reception(request.message_queue.topic, popped, request.auto_renew)
+
+    def _poll_ms(self, request: Any, call: Call) -> int:
+        """Return how long a call may wait for messages: it is answered before its deadline."""
+        settings = call.session.settings
+        timeout_ms = settings.request_timeout_ms if settings is not None else client_settings.REQUEST_TIMEOUT_MS
+        if request.HasField("long_polling_timeout"):
+            poll_ms: int = request.long_polling_timeout.ToMilliseconds()
+        elif call.remaining_ms is not None:
+            poll_ms = int(call.remaining_ms) - timeout_ms // 2
+        else:
+            poll_ms = POLL_MS_MAX
+        poll_ms = min(max(poll_ms, POLL_MS_MIN), POLL_MS_MAX)
+        if call.remaining_ms is None:
+            return poll_ms
+        if call.remaining_ms < POLL_MS_MIN:
+            text = "The deadline time remaining is not enough for polling, please check network condition"
+            raise CallRefused(StatusCode.ILLEGAL_POLLING_TIME, text)
+        return min(poll_ms, int(call.remaining_ms) - ANSWER_BEFORE_MS)
+
+    async def _deliver(
+        self, reception: _Reception, taken: PoppedRecords, call: Call
+    ) -> list[tuple[Any, ReceiptHandle]]:
+        """Return the messages to deliver, with their handles. Those without attempts left become dead letters."""
+        popped, delivered = reception.request, []
+        starts = receipt_handles.starts(taken.header)
+        attempts_max = client_settings.max_attempts(self.service.group(popped.consumer_group))
+        for item in record.decode_all(taken.records):
+            handle = self._handle(taken, starts, item)
+            if item.reconsume_times >= attempts_max and not popped.order:
+                await self._bury(popped.consumer_group, popped.topic, handle, call)
+            elif not _has_tag(item, popped):
+                acknowledged = AckMessage(
+                    popped.consumer_group, popped.topic, item.queue_id, handle.extra_info, item.queue_offset
+                )
+                await self.service.acknowledge(call.caller, acknowledged)
+            else:
+                delivered.append((grpc_messages.received(item, reception.topic, handle=str(handle)), handle))
+        return delivered
+
+    def _handle(self, taken: PoppedRecords, starts: dict[int, int], item: Record) -> ReceiptHandle:
+        header = taken.header
+        return ReceiptHandle(
+            starts.get(item.queue_id, item.queue_offset),
+            header.pop_time,
+            header.invisible_time,
+            header.revive_qid,
+            self.service.broker_name,
+            item.queue_id,
+            item.queue_offset,
+            item.offset,
+        )
+
+    def _release(self, reception: _Reception, handles: list[ReceiptHandle], call: Call) -> None:
+        """Make messages visible that the client did not get."""
+
+        async def change() -> None:
+            popped = reception.request
+            for handle in handles:
+                request = ChangeInvisibleTime(
+                    popped.consumer_group, popped.topic, handle.queue_id, handle.extra_info, handle.offset, NACK_MS
+                )
+                await self.service.change_invisible_time(call.caller, request)
+
+        self.tasks.start(change(), f"release messages of {call.caller.peer.addr}")
+
+    # --- ending deliveries ---
+
+    async def _acknowledge(self, entry: Any, group: str, topic: str, call: Call) -> Any:
+        try:
+            handle = receipt_handles.parse(entry.receipt_handle, self.service.broker_name)
+            request = AckMessage(group, topic, handle.queue_id, handle.extra_info, handle.offset)
+            await self.service.acknowledge(call.caller, request)
+            self.renewal.close(group, topic, handle)
+            status = grpc_statuses.ok()
+        except CallRefused as error:
+            status = grpc_statuses.of_refusal(error)
+        except ReplyError as error:
+            status = grpc_statuses.of_refusal(call.refusal_of(error))
+        return api.AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+        )
+
+    async def _bury(self, group: str, topic: str, handle: ReceiptHandle, call: Call) -> None:
+        """Store a message as a dead letter, then acknowledge it: a crash in between stores it twice, and never loses it."""
+        await self.service.send_back(
+            call.caller,
+            ConsumerSendMsgBack(handle.log_offset, group, DEAD_LETTER_LEVEL, origin_topic=topic, max_reconsume_times=0),
+        )
+        request = AckMessage(group, topic, handle.queue_id, handle.extra_info, handle.offset)
+        await self.service.acknowledge(call.caller, request)
+
+
+def _has_tag(item: Record, popped: PopMessage) -> bool:
+    """Return whether the tag is one of the subscription: the broker compares hashes, which may collide."""
+    if popped.exp_type != TAG or (selected := tags.parse(popped.exp)) is None:
+        return True
+    return item.property_map().get(names.TAGS, "") in selected

@@ -1,0 +1,87 @@
+"""QueryRoute and QueryAssignment: the queues of a topic, at the address of this server. [RouteActivity]
+
+Clients connect to the addresses of a route only. Unless brokerIP1 is set, a route repeats the address by which the client has
+reached this server, so that it works behind containers and address translation.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ariane.model.topic import PERM_READ, PERM_WRITE, TopicConfig
+from ariane.proxy import api
+from ariane.proxy.calls.call import Call, ProxySettings, accepted_kinds
+from ariane.proxy.conversion import client_settings, field_checks, grpc_statuses
+from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
+from ariane.proxy.message_service import MessageService
+
+NONE, READ, WRITE, READ_WRITE = 1, 2, 3, 4  # Permission
+IPV4, IPV6, DOMAIN_NAME = 1, 2, 3  # AddressScheme
+ALL_QUEUES = -1
+
+
+@dataclass(kw_only=True)
+class RouteCalls:
+    """Calls about queues."""
+
+    service: MessageService
+    settings: ProxySettings
+    advertised: str  # host that clients connect to; empty: the one that they have reached
+    host: str  # of this server, for clients that name several
+    port: int = 0  # set once the server listens
+
+    async def query_route(self, request: Any, call: Call) -> Any:
+        """Return the queues of a topic."""
+        topic = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
+        broker = self._broker(request.endpoints)
+        kinds = list(map(int, accepted_kinds(topic, self.settings)))
+        queues = [
+            api.MessageQueue(
+                topic=request.topic, id=number, permission=permission, broker=broker, accept_message_types=kinds
+            )
+            for number, permission in enumerate(_permissions(topic))
+        ]
+        return api.QueryRouteResponse(status=grpc_statuses.ok(), message_queues=queues)
+
+    async def query_assignment(self, request: Any, call: Call) -> Any:
+        """Return the queues that a push consumer receives from: all of this broker, one by one if the group is ordered."""
+        topic = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
+        group = self.service.group(field_checks.group_name(request.group))
+        if not topic.perm & PERM_READ or not topic.read_queue_nums:
+            raise CallRefused(StatusCode.FORBIDDEN, "no readable queue")
+        numbers = range(topic.read_queue_nums) if client_settings.is_ordered(group) else (ALL_QUEUES,)
+        broker = self._broker(request.endpoints)
+        assignments = [
+            api.Assignment(
+                message_queue=api.MessageQueue(topic=request.topic, id=number, permission=READ_WRITE, broker=broker)
+            )
+            for number in numbers
+        ]
+        return api.QueryAssignmentResponse(status=grpc_statuses.ok(), assignments=assignments)
+
+    def _broker(self, reached: Any) -> Any:
+        endpoints = reached
+        if self.advertised or len(reached.addresses) != 1 or not reached.scheme:
+            name = self.advertised or self.host
+            endpoints = api.Endpoints(scheme=_scheme(name), addresses=[{"host": name, "port": self.port}])
+        return api.Broker(name=self.service.broker_name, id=0, endpoints=endpoints)
+
+
+def _scheme(name: str) -> int:
+    try:
+        return IPV6 if ipaddress.ip_address(name).version == 6 else IPV4
+    except ValueError:
+        return DOMAIN_NAME
+
+
+def _permissions(topic: TopicConfig) -> Iterator[int]:
+    """Yield the permission of each queue, in the order of 5.3.3: for reading only, for writing only, for both."""
+    reads = topic.read_queue_nums if topic.perm & PERM_READ else 0
+    writes = topic.write_queue_nums if topic.perm & PERM_WRITE else 0
+    if not reads and not writes:
+        yield from [NONE] * max(1, topic.read_queue_nums, topic.write_queue_nums)
+    both = min(reads, writes)
+    yield from [READ] * (reads - both) + [WRITE] * (writes - both) + [READ_WRITE] * both

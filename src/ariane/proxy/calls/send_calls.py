@@ -1,0 +1,135 @@
+"""SendMessage and RecallMessage. [SendMessageActivity, RecallMessageActivity]
+
+message ─▶ checks (`field_checks`) ─▶ type accepted by the topic? ─▶ queue: of its group, or the next ─▶ MessageService.send
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ariane.errors import ProtocolError, ReplyError
+from ariane.model import ids
+from ariane.model.hashes import string_hash
+from ariane.model.message import TRANSACTION_PREPARED, UNIQ_KEY
+from ariane.model.topic import PERM_WRITE, TopicConfig
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.records import properties
+from ariane.protocol.requests.messaging import RecallMessage, SendMessage
+from ariane.proxy import api
+from ariane.proxy.calls.call import Call, ProxySettings, accepted_kinds
+from ariane.proxy.conversion import field_checks, grpc_messages, grpc_statuses
+from ariane.proxy.conversion.grpc_messages import MessageKind, OutgoingMessage
+from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
+from ariane.proxy.message_service import MessageService
+from ariane.proxy.transaction_ids import transaction_id
+
+HASH_MULTIPLIER = 2_862_933_555_777_941_757  # of Guava's consistentHash
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendCalls:
+    """Calls that store messages, or cancel stored ones."""
+
+    service: MessageService
+    settings: ProxySettings
+    now_ms: Callable[[], int]
+    turn: itertools.count[int] = field(
+        default_factory=itertools.count
+    )  # messages without a group take the queues in turn
+
+    async def send_message(self, request: Any, call: Call) -> Any:
+        """Store messages, each with a result of its own."""
+        if not request.messages:
+            raise CallRefused(StatusCode.MESSAGE_CORRUPTED, "no message to send")
+        if any(message.topic != request.messages[0].topic for message in request.messages):
+            raise CallRefused(StatusCode.MESSAGE_CORRUPTED, "topic in message is not same")
+        limits, now_ms = self.settings.send_limits, self.now_ms()
+        messages = [grpc_messages.outgoing(message, limits, now_ms) for message in request.messages]
+        topic = await self._topic(messages, call)
+        entries = [await self._send(message, topic, call) for message in messages]
+        return api.SendMessageResponse(
+            status=grpc_statuses.of_entries([entry.status for entry in entries]), entries=entries
+        )
+
+    async def recall_message(self, request: Any, call: Call) -> Any:
+        """Cancel a delayed message."""
+        name = field_checks.topic_name(request.topic)
+        topic = await self.service.topic(call.caller, name)
+        if MessageKind.DELAY not in (kinds := accepted_kinds(topic, self.settings)):
+            raise _conflict(kinds, MessageKind.DELAY)
+        key = await self.service.recall(call.caller, RecallMessage(request.recall_handle, name))
+        return api.RecallMessageResponse(status=grpc_statuses.ok(), message_id=key)
+
+    async def _topic(self, messages: list[OutgoingMessage], call: Call) -> TopicConfig:
+        try:
+            topic = await self.service.topic(call.caller, messages[0].topic)
+        except ReplyError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            raise CallRefused(StatusCode.TOPIC_NOT_FOUND, f"{error.remark}: create it first") from None
+        kinds = accepted_kinds(topic, self.settings)
+        for message in messages:
+            if message.kind not in kinds:
+                raise _conflict(kinds, message.kind)
+        if not topic.perm & PERM_WRITE or not topic.write_queue_nums:
+            raise CallRefused(StatusCode.FORBIDDEN, "no writable queue")
+        call.session.note_topic(topic.topic_name)
+        return topic
+
+    async def _send(self, message: OutgoingMessage, topic: TopicConfig, call: Call) -> Any:
+        try:
+            text = properties.encode(message.properties)
+        except ProtocolError as error:
+            raise CallRefused(StatusCode.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from None
+        is_half = message.kind is MessageKind.TRANSACTION
+        header = SendMessage(
+            producer_group=topic.topic_name,  # as in 5.x: transactions are checked with any producer of the topic
+            topic=topic.topic_name,
+            default_topic="",
+            default_topic_queue_nums=0,
+            queue_id=self._queue_id(message, topic.write_queue_nums),
+            sys_flag=TRANSACTION_PREPARED if is_half else 0,
+            born_ms=message.born_ms,
+            flag=0,
+            properties=text,
+        )
+        try:
+            stored = await self.service.send(call.caller, header, message.body)
+        except ReplyError as error:
+            return api.SendResultEntry(status=grpc_statuses.of_refusal(call.refusal_of(error)))
+        message_id = message.properties[UNIQ_KEY]
+        transaction = message_id
+        if is_half:
+            log_offset = ids.parse_offset_message_id(stored.message_id)[1]
+            transaction = transaction_id(message_id, stored.queue_offset, log_offset)
+        return api.SendResultEntry(
+            status=grpc_statuses.ok(),
+            message_id=message_id,
+            transaction_id=transaction,
+            offset=stored.queue_offset,
+            recall_handle=stored.recall_handle or "",
+        )
+
+    def _queue_id(self, message: OutgoingMessage, queues: int) -> int:
+        if message.message_group:
+            return consistent_hash(string_hash(message.message_group), queues)
+        return next(self.turn) % queues
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return the bucket of a number; more buckets change few of them. [Hashing.consistentHash]"""
+    state, bucket, following = value & 0xFFFF_FFFF_FFFF_FFFF, -1, 0
+    while following < buckets:
+        bucket = following
+        state = (state * HASH_MULTIPLIER + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        following = int((bucket + 1) / ((float((state >> 33) + 1)) / float(1 << 31)))
+    return bucket
+
+
+def _conflict(kinds: tuple[MessageKind, ...], kind: MessageKind) -> CallRefused:
+    expected = " or ".join(each.name for each in kinds)
+    text = f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {kind.name}"
+    return CallRefused(StatusCode.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)

@@ -1,0 +1,172 @@
+"""The server of the gRPC port: builds its parts around a message service, starts and stops them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from ariane.errors import ConfigError
+from ariane.net.listening.connection_gate import ConnectionGate
+from ariane.net.listening.server_tls import ServerTlsOptions, watched_tls
+from ariane.net.server import RemotingServer
+from ariane.net.tasks import BackgroundTasks
+from ariane.protocol.signing import Credentials
+from ariane.proxy import request_signatures
+from ariane.proxy.byte_bridge import BridgePeers, ByteBridge
+from ariane.proxy.calls.call import Call, ProxySettings
+from ariane.proxy.calls.presence_calls import PresenceCalls
+from ariane.proxy.calls.receive_calls import ReceiveCalls
+from ariane.proxy.calls.route_calls import RouteCalls
+from ariane.proxy.calls.send_calls import SendCalls
+from ariane.proxy.calls.transaction_calls import TransactionCalls
+from ariane.proxy.client_sessions import ClientSessions
+from ariane.proxy.grpc_transport import GrpcTransport, Method
+from ariane.proxy.handle_renewal import SCAN_S, HandleRenewal
+from ariane.proxy.message_service import MessageService
+
+HTTP_2 = "h2"  # the name that clients select by ALPN
+
+
+class ProxyAddress(NamedTuple):
+    """Where the server listens, and what clients are given."""
+
+    bind: str
+    port: int
+    """0: a free one."""
+    host: str
+    """Of this server, as other machines reach it."""
+    advertised: str
+    """Host in all routes; empty: the one that a client has reached."""
+
+
+class AccountSignatures:
+    """Accounts whose signatures are verified."""
+
+    def __init__(self, secret_key: Callable[[str], str | None]) -> None:
+        self._secret_key = secret_key
+
+    def verify(self, metadata: Mapping[str, str]) -> Credentials | None:
+        """Return the account that has signed a call; None without a signature. Raise CallRefused if it has not."""
+        return request_signatures.verify(metadata, self._secret_key)
+
+
+class _Calls:
+    """All calls. [CallTable]"""
+
+    def __init__(
+        self,
+        routes: RouteCalls,
+        sends: SendCalls,
+        receives: ReceiveCalls,
+        transactions: TransactionCalls,
+        presence: PresenceCalls,
+    ) -> None:
+        self._receives, self._presence = receives, presence
+        self.unary: Mapping[str, Method] = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "Heartbeat": presence.heartbeat,
+            "SendMessage": sends.send_message,
+            "RecallMessage": sends.recall_message,
+            "AckMessage": receives.ack_message,
+            "ChangeInvisibleDuration": receives.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": receives.forward_message_to_dead_letter_queue,
+            "EndTransaction": transactions.end_transaction,
+            "NotifyClientTermination": presence.notify_client_termination,
+        }
+
+    def receive(self, request: Any, call: Call) -> AsyncIterator[Any]:
+        return self._receives.receive(request, call)
+
+    def telemetry(self, commands: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
+        return self._presence.telemetry(commands, call)
+
+
+class ProxyServer:
+    """Serves clients of RocketMQ 5; an asynchronous context manager.
+
+    Args:
+        service: The cluster.
+        settings: What may change while the server runs.
+        server: Counts the clients as connections, and reaches them.
+        tls: Certificates, and whether connections must be encrypted.
+        secret_key: Returns the secret key of an account; None if calls need no account.
+        now_ms: The clock of the broker.
+    """
+
+    def __init__(
+        self,
+        *,
+        service: MessageService,
+        settings: ProxySettings,
+        server: RemotingServer,
+        tls: ServerTlsOptions,
+        secret_key: Callable[[str], str | None] | None,
+        address: ProxyAddress,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.port = address.port
+        self._service = service
+        self._settings = settings
+        self._server = server
+        self._tls = tls
+        self._authentication = None if secret_key is None else AccountSignatures(secret_key)
+        self._address = address
+        self._now_ms = now_ms
+        self._bridge: ByteBridge | None = None  # None until it is started
+        self._open = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._open.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    def abort(self) -> None:
+        """Close the port and abort all connections, as the end of the process does."""
+        if self._bridge is not None:
+            self._bridge.abort()
+
+    async def _start(self) -> None:
+        address, peers, tasks = self._address, BridgePeers(), BackgroundTasks("gRPC")
+        self._open.push_async_callback(tasks.close)
+        tls = await self._open.enter_async_context(watched_tls(self._tls, protocols=(HTTP_2,)))
+        assert tls is not None
+        bridge = self._bridge = ByteBridge(ConnectionGate(tls), peers)
+        renewal = HandleRenewal(service=self._service, is_connected=self._server.is_connected, now_ms=self._now_ms)
+        sessions = ClientSessions(self._server)
+        routes = RouteCalls(
+            service=self._service, settings=self._settings, advertised=address.advertised, host=address.host
+        )
+        transport = GrpcTransport(
+            calls=_Calls(
+                routes,
+                SendCalls(service=self._service, settings=self._settings, now_ms=self._now_ms),
+                ReceiveCalls(service=self._service, renewal=renewal, tasks=tasks, now_ms=self._now_ms),
+                TransactionCalls(service=self._service),
+                PresenceCalls(service=self._service, settings=self._settings, now_ms=self._now_ms),
+            ),
+            sessions=sessions,
+            peers=peers,
+            limits=self._server.limits,
+            authentication=self._authentication,
+        )
+        target_port = await transport.start()
+        self._open.push_async_callback(transport.close)
+        try:
+            self.port = routes.port = await bridge.start(address.bind, address.port, target_port)
+        except OSError as error:
+            place, reason = f"{address.bind}:{address.port}", error.strerror or error
+            fix = f"cannot listen on {place} ({reason}); stop what uses it or choose another port"
+            raise ConfigError("grpcServerPort", address.port, fix) from error
+        self._open.push_async_callback(bridge.close)
+        tasks.repeat(SCAN_S, renewal.renew_due, "renew deliveries to push consumers")
