@@ -15,7 +15,7 @@ pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
 
 from ariane.proxy import api
 from ariane.proxy.conversion.client_settings import ClientKind
-from ariane.proxy.conversion.grpc_messages import MessageKind
+from ariane.proxy.conversion.grpc_messages import MESSAGE_TYPES
 from ariane.proxy.conversion.grpc_statuses import StatusCode
 
 DIRECTORY = Path(str(files(api)))
@@ -52,11 +52,16 @@ def test_an_unknown_message_is_an_unknown_attribute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "name"), [(StatusCode, "Code"), (MessageKind, "MessageType"), (ClientKind, "ClientType")]
+    ("own", "name"),
+    [
+        (StatusCode.__members__, "Code"),
+        ({kind.name: number for kind, number in MESSAGE_TYPES.items()}, "MessageType"),
+        (ClientKind.__members__, "ClientType"),
+    ],
 )
-def test_numbers_are_those_of_the_protocol(own: type[StatusCode], name: str) -> None:
+def test_numbers_are_those_of_the_protocol(own: dict[str, int], name: str) -> None:
     values = {value.name: value.number for value in api.descriptor(name).values}
-    assert {member.name: int(member) for member in own}.items() <= values.items()
+    assert dict(own).items() <= values.items()
 
 
 if __name__ == "__main__":

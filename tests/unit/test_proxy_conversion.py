@@ -15,6 +15,7 @@ pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
 from ariane.errors import ReplyError
 from ariane.model.message import COMPRESSED
 from ariane.model.topic import SubscriptionGroupConfig
+from ariane.model.topic_attributes import TopicMessageType
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records import properties, record
 from ariane.proxy import api, request_signatures, transaction_ids
@@ -27,7 +28,7 @@ from ariane.proxy.conversion import (
     receipt_handles,
 )
 from ariane.proxy.conversion.client_settings import ClientKind
-from ariane.proxy.conversion.grpc_messages import MessageKind, SendLimits, outgoing
+from ariane.proxy.conversion.grpc_messages import SendLimits, outgoing
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.conversion.receipt_handles import ReceiptHandle
 
@@ -64,19 +65,19 @@ def test_system_properties_become_properties_of_the_wire() -> None:
         "BORN_TIMESTAMP": str(NOW_MS - 5),
         "__BORNHOST": "host",
     }
-    assert (result.kind, result.message_group, result.born_ms) == (MessageKind.FIFO, "g", NOW_MS - 5)
+    assert (result.kind, result.message_group, result.born_ms) == (TopicMessageType.FIFO, "g", NOW_MS - 5)
 
 
 def test_the_kind_of_a_message_follows_from_its_properties() -> None:
     delayed = message()
     delayed.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 1_500)
     result = outgoing(delayed, LIMITS, NOW_MS)
-    assert (result.kind, result.properties["TIMER_DELIVER_MS"]) == (MessageKind.DELAY, str(NOW_MS + 1_500))
+    assert (result.kind, result.properties["TIMER_DELIVER_MS"]) == (TopicMessageType.DELAY, str(NOW_MS + 1_500))
     half = message(system={"message_type": 4, "orphaned_transaction_recovery_duration": {"seconds": 30}})
     result = outgoing(half, LIMITS, NOW_MS)
-    assert result.kind is MessageKind.TRANSACTION
+    assert result.kind is TopicMessageType.TRANSACTION
     assert (result.properties["TRAN_MSG"], result.properties["CHECK_IMMUNITY_TIME_IN_SECONDS"]) == ("true", "30")
-    assert outgoing(message(system={"message_type": 2}), LIMITS, NOW_MS).kind is MessageKind.NORMAL
+    assert outgoing(message(system={"message_type": 2}), LIMITS, NOW_MS).kind is TopicMessageType.NORMAL
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
@@ -164,7 +165,7 @@ def test_a_stored_message_becomes_one_for_clients() -> None:
     assert (got.topic, got.body, dict(got.user_properties)) == (topic, b"body", {"user": "u"})
     assert (system.tag, list(system.keys), system.message_id, system.message_group) == ("A", ["k1", "k2"], "01AB", "g")
     assert system.body_digest.checksum == hashlib.md5(b"body").hexdigest().upper()
-    assert (system.body_digest.type, system.body_encoding, system.message_type) == (2, 1, MessageKind.DELAY)
+    assert (system.body_digest.type, system.body_encoding, system.message_type) == (2, 1, 3)
     assert (system.queue_id, system.queue_offset, system.delivery_attempt) == (1, 7, 3)
     assert (system.born_host, system.store_host) == ("127.0.0.1:16", "127.0.0.1:10911")
     assert system.delivery_timestamp.ToMilliseconds() == NOW_MS

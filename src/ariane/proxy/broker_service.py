@@ -16,7 +16,7 @@ import msgspec
 from ariane.errors import ArianeError, ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.limits.flow_limits import ServerLimits
-from ariane.net.replies import Handler, LateReply, Reply, error_reply, not_supported
+from ariane.net.replies import Handler, LateReply, Reply, abandon, error_reply, not_supported
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command, Fields
@@ -149,6 +149,7 @@ class BrokerMessageService:
         overload = self._limits.rejection(code, self._limits.overload_reason(0), 0.0)
         reply = Reply(ResponseCode.SYSTEM_BUSY, remark=overload) if overload else await self._serve(command, caller)
         if self._limits.may_answer is not None and not self._limits.may_answer():
+            abandon(reply)
             raise ReplyError(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_RESPONSIBLE)
         if reply.code != ResponseCode.SUCCESS:
             raise ReplyError(reply.code, reply.remark)

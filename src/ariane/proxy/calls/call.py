@@ -6,9 +6,10 @@ from typing import NamedTuple, Protocol
 
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig
+from ariane.model.topic_attributes import TopicMessageType, accepted_types
 from ariane.proxy.client_sessions import ClientSession
 from ariane.proxy.conversion import grpc_statuses
-from ariane.proxy.conversion.grpc_messages import ALL_KINDS, MessageKind, SendLimits, kinds_of
+from ariane.proxy.conversion.grpc_messages import SendLimits
 from ariane.proxy.conversion.grpc_statuses import CallRefused
 from ariane.proxy.message_service import Caller
 
@@ -38,9 +39,6 @@ class ProxySettings(Protocol):
         ...
 
 
-def accepted_kinds(topic: TopicConfig, settings: ProxySettings) -> tuple[MessageKind, ...]:
-    """Return the kinds of messages that may be sent to a topic."""
-    declared: str | None = getattr(topic, "attributes", {}).get("message.type")
-    if declared is None or declared == "UNSPECIFIED":
-        return kinds_of(settings.default_message_type)
-    return kinds_of(declared) if declared != "MIXED" else ALL_KINDS
+def accepted_kinds(topic: TopicConfig, settings: ProxySettings) -> tuple[TopicMessageType, ...]:
+    """Return the types of messages that may be sent to a topic."""
+    return accepted_types(topic, TopicMessageType(settings.default_message_type))

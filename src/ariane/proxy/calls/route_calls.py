@@ -15,6 +15,7 @@ from ariane.model.topic import PERM_READ, PERM_WRITE, TopicConfig
 from ariane.proxy import api
 from ariane.proxy.calls.call import Call, ProxySettings, accepted_kinds
 from ariane.proxy.conversion import client_settings, field_checks, grpc_statuses
+from ariane.proxy.conversion.grpc_messages import MESSAGE_TYPES
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.message_service import MessageService
 
@@ -37,7 +38,7 @@ class RouteCalls:
         """Return the queues of a topic."""
         topic = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
         broker = self._broker(request.endpoints)
-        kinds = list(map(int, accepted_kinds(topic, self.settings)))
+        kinds = [MESSAGE_TYPES[kind] for kind in accepted_kinds(topic, self.settings)]
         queues = [
             api.MessageQueue(
                 topic=request.topic, id=number, permission=permission, broker=broker, accept_message_types=kinds

@@ -15,13 +15,14 @@ from ariane.model import ids
 from ariane.model.hashes import string_hash
 from ariane.model.message import TRANSACTION_PREPARED, UNIQ_KEY
 from ariane.model.topic import PERM_WRITE, TopicConfig
+from ariane.model.topic_attributes import TopicMessageType
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records import properties
 from ariane.protocol.requests.messaging import RecallMessage, SendMessage
 from ariane.proxy import api
 from ariane.proxy.calls.call import Call, ProxySettings, accepted_kinds
 from ariane.proxy.conversion import field_checks, grpc_messages, grpc_statuses
-from ariane.proxy.conversion.grpc_messages import MessageKind, OutgoingMessage
+from ariane.proxy.conversion.grpc_messages import OutgoingMessage
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.message_service import MessageService
 from ariane.proxy.transaction_ids import transaction_id
@@ -58,8 +59,8 @@ class SendCalls:
         """Cancel a delayed message."""
         name = field_checks.topic_name(request.topic)
         topic = await self.service.topic(call.caller, name)
-        if MessageKind.DELAY not in (kinds := accepted_kinds(topic, self.settings)):
-            raise _conflict(kinds, MessageKind.DELAY)
+        if TopicMessageType.DELAY not in (kinds := accepted_kinds(topic, self.settings)):
+            raise _conflict(kinds, TopicMessageType.DELAY)
         key = await self.service.recall(call.caller, RecallMessage(request.recall_handle, name))
         return api.RecallMessageResponse(status=grpc_statuses.ok(), message_id=key)
 
@@ -84,7 +85,7 @@ class SendCalls:
             text = properties.encode(message.properties)
         except ProtocolError as error:
             raise CallRefused(StatusCode.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from None
-        is_half = message.kind is MessageKind.TRANSACTION
+        is_half = message.kind is TopicMessageType.TRANSACTION
         header = SendMessage(
             producer_group=topic.topic_name,  # as in 5.x: transactions are checked with any producer of the topic
             topic=topic.topic_name,
@@ -129,7 +130,7 @@ def consistent_hash(value: int, buckets: int) -> int:
     return bucket
 
 
-def _conflict(kinds: tuple[MessageKind, ...], kind: MessageKind) -> CallRefused:
+def _conflict(kinds: tuple[TopicMessageType, ...], kind: TopicMessageType) -> CallRefused:
     expected = " or ".join(each.name for each in kinds)
     text = f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {kind.name}"
     return CallRefused(StatusCode.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ariane.errors import ArianeError
 from ariane.model import host, ids
 from ariane.model import message as names
+from ariane.model.topic_attributes import OF_MESSAGES, TopicMessageType, message_type
 from ariane.protocol.records import compression
 from ariane.protocol.records.record import Record
 from ariane.proxy import api
 from ariane.proxy.conversion import field_checks
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 
-MESSAGE_GROUP = "__SHARDINGKEY"
 BORN_HOST = "__BORNHOST"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TRACE_CONTEXT = "TRACE_CONTEXT"
@@ -32,33 +31,10 @@ DLQ_TOPIC, DLQ_MESSAGE_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 GZIP = 2  # Encoding
 MD5 = 2  # DigestType
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
-_DELAYS = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC, names.START_DELIVER_TIME, names.DELAY)
 
 
-class MessageKind(IntEnum):
-    """What a message is: MessageType of the protocol, and the attribute `message.type` of topics."""
-
-    NORMAL = 1
-    FIFO = 2
-    DELAY = 3
-    TRANSACTION = 4
-
-
-ALL_KINDS = tuple(MessageKind)
-
-
-def kinds_of(message_type: str) -> tuple[MessageKind, ...]:
-    """Return what a topic of a `message.type` accepts."""
-    return (MessageKind[message_type],) if message_type in MessageKind.__members__ else ALL_KINDS
-
-
-def kind_of(properties: dict[str, str]) -> MessageKind:
-    """Return what a message with these properties is; its sender's word is not used, as in 5.x."""
-    if properties.get(names.TRAN_MSG, "").lower() == "true":
-        return MessageKind.TRANSACTION
-    if any(name in properties for name in _DELAYS):
-        return MessageKind.DELAY
-    return MessageKind.FIFO if MESSAGE_GROUP in properties else MessageKind.NORMAL
+MESSAGE_TYPES = {kind: number for number, kind in enumerate(OF_MESSAGES, 1)}
+"""MessageType of the protocol, by the type."""
 
 
 class SendLimits(NamedTuple):
@@ -74,7 +50,7 @@ class OutgoingMessage(NamedTuple):
     topic: str
     body: bytes
     properties: dict[str, str]
-    kind: MessageKind
+    kind: TopicMessageType
     born_ms: int
     message_group: str
     """Empty without one."""
@@ -97,10 +73,10 @@ def outgoing(message: Any, limits: SendLimits, now_ms: int) -> OutgoingMessage:
         properties[names.KEYS] = " ".join(system.keys)
     if system.HasField("message_group"):
         field_checks.check_message_group(system.message_group)
-        properties[MESSAGE_GROUP] = system.message_group
+        properties[names.SHARDING_KEY] = system.message_group
     if system.HasField("delivery_timestamp"):
         properties[names.TIMER_DELIVER_MS] = str(_delivery_ms(system.delivery_timestamp, limits, now_ms))
-    if system.message_type == MessageKind.TRANSACTION:
+    if system.message_type == MESSAGE_TYPES[TopicMessageType.TRANSACTION]:
         properties[names.TRAN_MSG] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
             properties[names.CHECK_IMMUNITY_TIME] = str(_recovery_s(system.orphaned_transaction_recovery_duration))
@@ -114,7 +90,7 @@ def outgoing(message: Any, limits: SendLimits, now_ms: int) -> OutgoingMessage:
         topic,
         _stored_body(message.body, system.body_encoding, limits.body_bytes_max),
         {name: value for name, value in properties.items() if value},
-        kind_of(properties),
+        message_type(properties),
         born_ms,
         system.message_group,
     )
@@ -171,7 +147,7 @@ def received(record: Record, topic: Any, *, handle: str = "") -> Any:
         "message_id": message_id,
         "body_digest": {"type": MD5, "checksum": hashlib.md5(body, usedforsecurity=False).hexdigest().upper()},
         "body_encoding": 1,
-        "message_type": int(kind_of(properties)),
+        "message_type": MESSAGE_TYPES[message_type(properties)],
         "born_timestamp": _timestamp(names.parse_ms(properties.get(BORN_TIMESTAMP, "")) or record.born_ms),
         "born_host": properties.get(BORN_HOST) or host.text(record.born_host),
         "store_timestamp": _timestamp(record.store_ms),
@@ -184,7 +160,7 @@ def received(record: Record, topic: Any, *, handle: str = "") -> Any:
         system["receipt_handle"] = handle
     if tag := properties.get(names.TAGS):
         system["tag"] = tag
-    if group := properties.get(MESSAGE_GROUP):
+    if group := properties.get(names.SHARDING_KEY):
         system["message_group"] = group
     if trace_context := properties.get(TRACE_CONTEXT):
         system["trace_context"] = trace_context
@@ -203,7 +179,7 @@ def received(record: Record, topic: Any, *, handle: str = "") -> Any:
 
 def is_users(name: str) -> bool:
     """Return whether clients show a property to applications."""
-    return not field_checks.is_reserved(name) and name not in (MESSAGE_GROUP, TRACE_CONTEXT, names.CLUSTER)
+    return not field_checks.is_reserved(name) and name not in (names.SHARDING_KEY, TRACE_CONTEXT, names.CLUSTER)
 
 
 def _timestamp(milliseconds: int) -> dict[str, int]:
