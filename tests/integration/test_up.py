@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -177,3 +179,27 @@ def test_the_endless_demo_consumes_orders_and_feeds_its_slave(
     # Ports of five digits and the longest figures of a minute fit a terminal.
     own = [line for line in said(home).splitlines() if str(home) not in line and "off:" not in line]
     assert max(map(len, own)) <= 80, own
+
+
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
+def test_a_killed_master_of_the_failover_demo_loses_nothing(home: Path):
+    options = ("--demo", "--failover", "--exit", "--kills", "1", "--kill-every", "1", "--tls")
+    with up(home, (0, 0), *options) as process:
+        assert process.wait(120) == 0, said(home)
+    lines = said(home).splitlines()
+    report = json.loads(lines[-1])
+    assert (report["kills"], report["lost"]) == (1, 0)
+    assert report["acknowledged"] > 0
+    assert max(len(line) for line in lines[:-1] if str(home) not in line) <= 80, lines
+    assert sorted(path.name for path in home.glob("*.pid")) == ["up.pid"]
+
+
+def test_two_brokers_with_slaves_serve_one_topic(home: Path):
+    with up(home, (0, 0), "--brokers", "2", "--slaves", "--no-console") as process:
+        until(lambda: "slave-b   pid" in said(home))
+        namesrv = re.search(r"ready     namesrv (\S+)", said(home))
+        assert namesrv
+        command = [sys.executable, "-m", "ariane.cli", "cluster", "status", "--json", "-n", namesrv[1]]
+        until(lambda: subprocess.run(command, capture_output=True, check=False).stdout.count(b'"broker-b"') == 2)
+        process.terminate()
+        assert process.wait(30) == 0

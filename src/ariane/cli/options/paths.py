@@ -1,14 +1,15 @@
 """Home directories: where `ariane up` stores everything, and where the other commands read.
 
 HOME/                     --home, else $ARIANE_HOME, else ~/.ariane; `up --demo` without --home creates a temporary one
-  conf/  namesrv.conf broker.conf slave.conf   created once, then yours to edit
-  store/ store-slave/                 of the broker and of the demo's slave, in RocketMQ's file formats
+  conf/  namesrv.conf broker.conf slave.conf …   created once, then yours to edit
+  store/ store-slave/ store-b/ …      of the brokers (`planned_brokers`), in RocketMQ's file formats
+  etcd/                               of --failover
   tables/                             of the pipeline: tables, checkpoints, spark.log
   archive/                            of `ariane archive run`
   tls/                                of --tls: a certificate authority, and the certificate of the servers
   console/                            of the web console: accounts, sessions, alert rules, audit log
   logs/                               up.log namesrv.log broker.log … *.err (output before the log was open)
-  up.pid namesrv.pid broker.pid slave.pid console.pid pipeline.pid
+  up.pid namesrv.pid broker.pid slave.pid console.pid pipeline.pid …
 
 All commands resolve the home by one rule (`tables_dir`, `archive_dir`, `console_dir`) and print the directory that they use.
 """

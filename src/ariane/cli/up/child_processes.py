@@ -55,6 +55,7 @@ class ChildProcess:
 
     name: str  # in lines, logs and the name of the pid file
     arguments: tuple[str, ...]  # of `ariane`, the command first
+    module: str = "ariane.cli"  # that Python runs
     ready: bool = True
     optional: bool = False
 
@@ -115,11 +116,11 @@ class ChildProcesses:
         self._print_line(f"{program.name:<9} pid {process.pid}  {addr}{ready}")
         return addr
 
-    async def stop(self, name: str) -> None:
-        """Stop one program before the others end."""
-        for running in [child for child in self._running if child.program.name == name]:
-            self._running.remove(running)
-            await self._stop(running)
+    def kill(self, name: str) -> int:
+        """Kill a program with SIGKILL; it restarts like one that died. Return its pid."""
+        process = next(child.process for child in self._running if child.program.name == name)
+        process.kill()
+        return process.pid
 
     async def _spawn(self, program: ChildProcess) -> tuple[Process, str]:
         with self._error_file(program.name).open("wb") as errors:
@@ -127,7 +128,7 @@ class ChildProcesses:
                 # The interpreter and the sources of the parent, whatever is on the PATH.
                 sys.executable,
                 "-m",
-                "ariane.cli",
+                program.module,
                 *program.arguments,
                 # The parent never writes to it. The kernel closes it when the parent dies, even of SIGKILL, and the
                 # child stops.

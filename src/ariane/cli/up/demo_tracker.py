@@ -9,7 +9,7 @@ entry   (order, step), not a message: a retried send may be stored twice, a deli
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 STEPS = ("created", "paid", "shipped")
@@ -53,10 +53,18 @@ class DemoTracker:
     def consumed_count(self) -> int:
         return sum(map(len, self._latencies_ms.values()))
 
+    def acknowledged(self) -> frozenset[Entry]:
+        """Return the entries that are acknowledged now."""
+        return frozenset(self._sent)
+
+    def missing(self, entries: Set[Entry]) -> int:
+        """Return how many of `entries` a group has not seen yet, summed over the groups."""
+        return sum(len(entries - seen.keys()) for seen in self._latencies_ms.values())
+
     @property
     def lost(self) -> int:
         """Acknowledged entries that a group has not seen yet, summed over the groups."""
-        return sum(len(self._sent - seen.keys()) for seen in self._latencies_ms.values())
+        return self.missing(self._sent)
 
     @property
     def out_of_order(self) -> int:

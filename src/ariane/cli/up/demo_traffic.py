@@ -8,6 +8,7 @@ Faults: `demo_tracker`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ import typer
 
 from ariane.cli.up.demo_scenarios import run_scenarios
 from ariane.cli.up.demo_tracker import STEPS, DemoTracker, build_report, verify
+from ariane.client.instance.hooks import SendHook
 from ariane.client.instance.settings import ClientSettings, TraceSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
@@ -57,16 +59,16 @@ async def run_once_and_verify(namesrv: str, client: ClientSettings, tables: Home
     """
     tracker = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
-        producer = await _open_clients(clients, namesrv, client, tracker)
+        producer = await open_clients(clients, namesrv, client, tracker)
         print_line(f"sending   {ORDERS:,} orders of {len(STEPS)} steps (p50, p99: from send to consume)")
         await _run_with_status(_send_orders(producer, tracker, range(ORDERS)), tracker, print_line)
-        complete = await _until(lambda: tracker.lost == 0, CONSUME_S)
+        complete = await until(lambda: tracker.lost == 0, CONSUME_S)
         print_line(f"consumed  {tracker.consumed_count:,}" + ("" if complete else f", {tracker.lost} missing"))
     expected = ORDERS * len(STEPS) * len(GROUPS)
     journeys = None
     if tables is not None:
         print_line("pipeline  waiting for the journeys")
-        await _until(lambda: (_journeys(tables) or 0) >= expected, JOURNEYS_S)
+        await until(lambda: (_journeys(tables) or 0) >= expected, JOURNEYS_S)
         journeys = _journeys(tables)
     report = build_report(tracker, journeys)
     faults = verify(report, ORDERS, len(GROUPS))
@@ -85,12 +87,12 @@ async def run_forever(
     """Send a few orders per second, and the messages of the scenarios, until `stop` is set."""
     tracker = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
-        producer = await _open_clients(clients, namesrv, client, tracker)
+        producer = await open_clients(clients, namesrv, client, tracker)
         scenarios = BackgroundTasks("demo")
         clients.push_async_callback(scenarios.close)
         scenarios.start(run_scenarios(namesrv, client), "scenarios")
         print_line("demo      orders; p50, p99: from send to consume; press Ctrl-C to stop")
-        sending = asyncio.ensure_future(_send_endlessly(producer, tracker))
+        sending = asyncio.ensure_future(send_endlessly(producer, tracker, concurrency=1))
         journeys = None
         while not stop.is_set() and not sending.done():
             await asyncio.wait([asyncio.ensure_future(stop.wait()), sending], timeout=STATUS_INTERVAL_S)
@@ -104,13 +106,18 @@ async def run_forever(
     print_line("stopping")
 
 
-async def _open_clients(
-    clients: AsyncExitStack, namesrv: str, client: ClientSettings, tracker: DemoTracker
+async def open_clients(
+    clients: AsyncExitStack,
+    namesrv: str,
+    client: ClientSettings,
+    tracker: DemoTracker,
+    *,
+    hooks: Sequence[SendHook] = (),
 ) -> Producer:
     """Open a producer and a consumer per group. The topic is created first: clients would wait for its route."""
     async with Admin(namesrv, client=client) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
-    producer = await clients.enter_async_context(Producer(namesrv, "shop", client=client, trace=TRACED))
+    producer = await clients.enter_async_context(Producer(namesrv, "shop", client=client, hooks=hooks, trace=TRACED))
     for group in GROUPS:
         await clients.enter_async_context(_consumer(group, namesrv, client, tracker))
     return producer
@@ -142,12 +149,18 @@ async def _send_orders(producer: Producer, tracker: DemoTracker, orders: range) 
             workers.create_task(worker())
 
 
-async def _send_endlessly(producer: Producer, tracker: DemoTracker) -> None:
-    order = 0
-    while True:
-        await _send_order(producer, tracker, order)
-        order += 1
-        await asyncio.sleep(RETRY_S)
+async def send_endlessly(producer: Producer, tracker: DemoTracker, *, concurrency: int) -> None:
+    """Send orders, `concurrency` at a time, with a pause after each."""
+    orders = itertools.count()
+
+    async def worker() -> None:
+        for order in orders:
+            await _send_order(producer, tracker, order)
+            await asyncio.sleep(RETRY_S)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(concurrency):
+            workers.create_task(worker())
 
 
 _make_id = ids.unique_ids(SYSTEM_CLOCK.now_ms, ip="127.0.0.1")
@@ -180,7 +193,7 @@ async def _run_with_status(work: Awaitable[None], tracker: DemoTracker, print_li
     task.result()
 
 
-async def _until(reached: Callable[[], bool], seconds: float) -> bool:
+async def until(reached: Callable[[], bool], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while not reached() and time.monotonic() < deadline:  # noqa: ASYNC110 - the condition is the state of files
         await asyncio.sleep(0.1)

@@ -1,6 +1,6 @@
-"""`ariane up`: runs a name server, a broker and the console on this machine, optionally with demo traffic and the pipeline.
+"""`ariane up`: runs a name server, brokers and the console on this machine, optionally with demo traffic and the pipeline.
 
-up ─→ locked home ─→ ChildProcesses: namesrv, broker [, slave], console [, pipeline] ─→ demo traffic | wait for Ctrl-C
+up ─→ locked home ─→ ChildProcesses: namesrv [, etcd], brokers, slaves, console [, pipeline] ─→ demo traffic | wait for Ctrl-C
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options, spark_options
-from ariane.cli.options.option_kinds import path_option, port_option
+from ariane.cli.options.option_kinds import number_option, path_option, port_option, seconds_option
 from ariane.cli.servers import console_command
 from ariane.cli.servers.process import run_server, signals
-from ariane.cli.up import server_ports
+from ariane.cli.up import local_etcd, server_ports, server_programs
 from ariane.cli.up.child_processes import ChildProcess, ChildProcesses, ChildProcessFailed
+from ariane.cli.up.demo_kills import KillSchedule
+from ariane.cli.up.planned_brokers import BROKERS_MAX, PORTS_PER_BROKER, PlannedBroker, plan_brokers
 from ariane.cli.up.server_ports import BROKER_OFFSETS, LOOPBACK
 from ariane.console.settings import DEFAULT_PORT as CONSOLE_PORT
 from ariane.errors import ArianeError, UsageError
@@ -31,11 +33,16 @@ from ariane.net.listening import local_authority
 from ariane.net.listening.local_authority import LocalFiles
 from ariane.net.tasks import BackgroundTasks
 
+if TYPE_CHECKING:
+    from ariane.client.instance.settings import ClientSettings
+
 T = TypeVar("T")
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 INTERRUPTED = 130  # exit status after SIGINT, as in shells
+KILL_EVERY_S = 60.0
+KILLS = 3
 
 
 def _broker_port(text: object) -> int:
@@ -66,6 +73,28 @@ def up(
     exit_after: Annotated[
         bool, typer.Option("--exit", help="With --demo: send 1,000 orders, verify the outcome, exit.")
     ] = False,
+    brokers: Annotated[int, number_option("--brokers", minimum=1, maximum=BROKERS_MAX, help="Brokers.")] = 1,
+    slaves: Annotated[bool, typer.Option("--slaves", help="Run a slave of each broker.")] = False,
+    failover: Annotated[
+        bool,
+        typer.Option(
+            "--failover",
+            help="Run three members of each broker, and etcd, which decides which of them is the master. "
+            "With --demo: kill the master regularly, and print what was lost and for how long no master served.",
+        ),
+    ] = False,
+    kill_every: Annotated[
+        float | None,
+        seconds_option(
+            "--kill-every", minimum=1, help=f"With --demo --failover: time between kills.  [default: {KILL_EVERY_S:g}]"
+        ),
+    ] = None,
+    kills: Annotated[
+        int | None,
+        number_option(
+            "--kills", minimum=1, help=f"With --demo --failover --exit: exit after so many kills.  [default: {KILLS}]"
+        ),
+    ] = None,
     namesrv_port: Annotated[int, port_option(help="Port of the name server.")] = NAMESRV_PORT,
     broker_port: Annotated[
         int, typer.Option(parser=_broker_port, metavar="PORT", help="Port of the broker.")
@@ -78,7 +107,7 @@ def up(
         bool, typer.Option("--tls", help="Accept encrypted connections only; create certificates once.")
     ] = False,
 ) -> None:
-    """Run a name server, a broker and the web console on this machine.
+    """Run a name server, brokers and the web console on this machine.
 
     Runs until Ctrl-C. A process that dies is restarted.
     """
@@ -86,21 +115,26 @@ def up(
         raise UsageError("--exit", None, "requires --demo; specify both")
     if no_console and console_port is not None:
         raise UsageError("--console-port", console_port, "has no effect with --no-console; specify one of them")
+    _check_failover(demo, exit_after, failover, slaves, kill_every, kills)
     _check_distinct(namesrv_port, broker_port, console_port)
+    # A run that verifies its outcome and exits has no reader of a console, and nothing to show of a slave.
+    shows_slave = slaves or (demo and not exit_after and not failover)
+    planned = plan_brokers(brokers, has_slaves=shows_slave, has_failover=failover)
+    killing = KillSchedule(kill_every or KILL_EVERY_S, (kills or KILLS) if exit_after else None) if failover else None
     # The script asks whether Spark is needed; only the demo runs a pipeline.
-    if demo and os.environ.get(spark_options.PROBE):
+    if demo and not failover and os.environ.get(spark_options.PROBE):
         spark_options.require_spark()
     home_lock = homes.locked_home(home or homes.default_home()) if home or not demo else homes.temporary_home()
     with home_lock as directory:
         run_server.log_to(directory / "logs" / "up.log")  # log records of the demo's clients
-        # A run that verifies its outcome and exits has no reader of a console, and nothing to show of a slave.
-        has_console = not no_console and not exit_after
-        ports = _choose_ports(
-            namesrv_port, broker_port, console_port, demo, has_console=has_console, has_slave=demo and not exit_after
-        )
+        chooser = PortChooser(may_move=demo)
+        ports = chooser.choose(namesrv_port, broker_port, planned, has_etcd=failover)
+        if not no_console and not exit_after:
+            ports = ports._replace(console=chooser.choose_console(console_port))
         try:
             files = local_authority.ensure(directory / homes.TLS, datetime.now(UTC)) if tls else None
-            run_server.run_loop(_up(directory, demo, exit_after, ports, files))
+            run = Run(directory, planned, ports, files)
+            run_server.run_loop(_up(run, _Demo(exit_after, killing) if demo else None))
         except Interrupted:
             raise typer.Exit(INTERRUPTED) from None
 
@@ -109,9 +143,39 @@ class Ports(NamedTuple):
     """Ports of the servers; None: the server is not started."""
 
     namesrv: int
-    broker: int
-    slave: int | None
+    brokers: Mapping[str, int]
+    """By the name of the process."""
+    etcd: tuple[int, int] | None
+    """Ports for clients and for other members."""
     console: int | None
+
+
+class Run(NamedTuple):
+    """What this run starts."""
+
+    home: Path
+    brokers: list[PlannedBroker]
+    ports: Ports
+    tls: LocalFiles | None
+
+
+class _Demo(NamedTuple):
+    exits: bool
+    killing: KillSchedule | None
+    """When masters are killed; None without failover."""
+
+
+def _check_failover(
+    demo: bool, exit_after: bool, failover: bool, slaves: bool, kill_every: float | None, kills: int | None
+) -> None:
+    if failover and slaves:
+        raise UsageError("--slaves", None, "has no effect with --failover, whose brokers have three members each")
+    if kill_every is not None and not (demo and failover):
+        raise UsageError("--kill-every", kill_every, "requires --demo --failover; specify all of them")
+    if kills is not None and not (failover and exit_after):
+        raise UsageError("--kills", kills, "requires --demo --failover --exit; specify all of them")
+    if failover:
+        local_etcd.require_etcd()
 
 
 def _check_distinct(namesrv: int, broker: int, console: int | None) -> None:
@@ -128,30 +192,36 @@ def _check_distinct(namesrv: int, broker: int, console: int | None) -> None:
         raise UsageError("--console-port", console, "is the port of the name server: specify another port")
 
 
-def _choose_ports(
-    namesrv: int, broker: int, console: int | None, demo: bool, *, has_console: bool, has_slave: bool
-) -> Ports:
-    """Choose all ports before the start, because a restarted server has to come back at the same address."""
+class PortChooser:
+    """Chooses all ports before the start, because a restarted server has to come back at the same address."""
 
-    def choose(option: str, port: int, offsets: tuple[int, ...] = (0,)) -> int:
+    def __init__(self, *, may_move: bool) -> None:
+        self._may_move = may_move  # to a free port, if one is in use
+        self._reserved: set[int] = set()
+
+    def choose(self, namesrv: int, broker: int, planned: list[PlannedBroker], *, has_etcd: bool) -> Ports:
+        """Return the ports of all servers but the console."""
+        namesrv = self._choose("--namesrv-port", namesrv)
+        brokers = {}
+        for number, each in enumerate(planned):
+            # Slaves get any port: nothing refers to it.
+            port = broker + number * PORTS_PER_BROKER if broker and not each.is_optional else 0
+            brokers[each.process] = self._choose("--broker-port", port, BROKER_OFFSETS)
+        etcd = (self._choose("--failover", 0), self._choose("--failover", 0)) if has_etcd else None
+        return Ports(namesrv, brokers, etcd, None)
+
+    def choose_console(self, port: int | None) -> int:
+        # Many programs use the console's port, and a broker has to start whether or not one of them runs.
+        if port is None:
+            return server_ports.choose_next_port("--console-port", CONSOLE_PORT, print_line, self._reserved)
+        return self._choose("--console-port", port)
+
+    def _choose(self, option: str, port: int, offsets: tuple[int, ...] = (0,)) -> int:
         chosen = server_ports.choose_port(
-            option, port, may_move=demo, print_line=print_line, offsets=offsets, reserved=reserved
+            option, port, may_move=self._may_move, print_line=print_line, offsets=offsets, reserved=self._reserved
         )
-        reserved.update(chosen + offset for offset in offsets)
+        self._reserved.update(chosen + offset for offset in offsets)
         return chosen
-
-    reserved: set[int] = set()
-    namesrv = choose("--namesrv-port", namesrv)
-    broker = choose("--broker-port", broker, BROKER_OFFSETS)
-    slave = choose("--broker-port", 0, BROKER_OFFSETS) if has_slave else None
-    if not has_console:
-        return Ports(namesrv, broker, slave, None)
-    # Many programs use the console's port, and a broker has to start whether or not one of them runs.
-    if console is None:
-        console = server_ports.choose_next_port("--console-port", CONSOLE_PORT, print_line, reserved)
-    else:
-        console = choose("--console-port", console)
-    return Ports(namesrv, broker, slave, console)
 
 
 def print_line(line: str) -> None:
@@ -159,42 +229,61 @@ def print_line(line: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
 
-async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports, tls: LocalFiles | None) -> None:
-    print_line(f"home      {home}")
+async def _up(run: Run, demo: _Demo | None) -> None:
+    print_line(f"home      {run.home}")
     with signals.loop_stop_event() as stop:
-        async with ChildProcesses(home, print_line) as programs, contextlib.AsyncExitStack() as background:
-            namesrv = await _run_unless(stop, programs.start(_name_server(home, ports.namesrv, tls)))
-            serving = f"{LOOPBACK}:{namesrv.rpartition(':')[2]}"
-            await _run_unless(stop, programs.start(_broker(home, serving, ports.broker, tls=tls)))
-            print_line(f"ready     namesrv {serving} (NAMESRV_ADDR of clients)")
-            if tls is not None:
+        async with ChildProcesses(run.home, print_line) as programs, contextlib.AsyncExitStack() as background:
+            namesrv = await _run_unless(stop, _start_required(programs, run))
+            print_line(f"ready     namesrv {namesrv} (NAMESRV_ADDR of clients)")
+            if run.tls is not None:
                 print_line("tls       encrypted connections only; clients need:")
                 for name, value in (
-                    ("NAMESRV_ADDR", serving),
+                    ("NAMESRV_ADDR", namesrv),
                     ("ARIANE_TLS", "true"),
-                    ("ARIANE_TLS_CA_FILE", str(tls.ca)),
+                    ("ARIANE_TLS_CA_FILE", str(run.tls.ca)),
                 ):
                     typer.echo(f"export {name}={shlex.quote(value)}")
-            # Not waited for: clients can use the broker while the console starts.
+            # Not waited for: clients can use the brokers while the console starts.
             tasks = BackgroundTasks("up")
             background.push_async_callback(tasks.close)
-            tasks.start(_start_optional(programs, home, serving, ports, tls), "start the slave and the console")
-            work = _demo(programs, home, serving, exit_after, stop, tls) if demo else _wait_for(stop)
+            tasks.start(_start_optional(programs, run, namesrv), "start slaves and the console")
+            if demo is None:
+                work = _wait_for(stop)
+            elif demo.killing is not None:
+                work = _failover_demo(programs, run, namesrv, demo.killing, stop)
+            else:
+                work = _demo(programs, run.home, namesrv, demo.exits, stop, run.tls)
             await _run_while_alive(work, programs)
 
 
-async def _start_optional(
-    programs: ChildProcesses, home: Path, namesrv: str, ports: Ports, tls: LocalFiles | None
-) -> None:
-    """Start the demo's slave and the console. If one cannot start, report it: the broker works without them."""
-    if ports.slave is not None:
-        await _start_reported(programs, _broker(home, namesrv, ports.slave, is_slave=True, tls=tls))
-    if ports.console is None:
+async def _start_required(programs: ChildProcesses, run: Run) -> str:
+    """Start the name server, etcd, and the brokers that clients need; return the address of the name server."""
+    addr = await programs.start(server_programs.name_server(run.home, run.ports.namesrv, run.tls))
+    namesrv = f"{LOOPBACK}:{addr.rpartition(':')[2]}"
+    etcd = "" if run.ports.etcd is None else await programs.start(server_programs.etcd(run.home, *run.ports.etcd))
+    for planned in run.brokers:
+        if not planned.is_optional:
+            await programs.start(server_programs.broker(run.home, planned, namesrv, run.ports.brokers, etcd, run.tls))
+    if etcd:
+        from ariane.cli.up.failover_demo import wait_complete
+
+        await wait_complete(namesrv, _client_settings(run.tls), run.brokers)
+    return namesrv
+
+
+async def _start_optional(programs: ChildProcesses, run: Run, namesrv: str) -> None:
+    """Start slaves and the console. If one cannot start, report it: the brokers work without them."""
+    for planned in run.brokers:
+        if planned.is_optional:
+            await _start_reported(
+                programs, server_programs.broker(run.home, planned, namesrv, run.ports.brokers, "", run.tls)
+            )
+    if run.ports.console is None:
         return
     if fault := console_command.install_fault():
         print_line(f"console   off: {fault}")
     else:
-        await _start_reported(programs, _console(home, namesrv, ports.console, tls))
+        await _start_reported(programs, server_programs.console(run.home, namesrv, run.ports.console, run.tls))
 
 
 async def _start_reported(programs: ChildProcesses, program: ChildProcess) -> None:
@@ -209,7 +298,6 @@ async def _demo(
     programs: ChildProcesses, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event, tls: LocalFiles | None
 ) -> None:
     from ariane.cli.up import demo_traffic
-    from ariane.client.instance.settings import ClientSettings
     from ariane.pipeline.spark_session import C1_ONLY, JAVA_OPTIONS, spark_fault
 
     tables = None
@@ -222,17 +310,44 @@ async def _demo(
         # for a few messages; the verification needs those of traces, soon.
         demo = ("all", "--interval", "10", "--conf", f"{JAVA_OPTIONS}={C1_ONLY}")
         jobs = ("trace",) if exit_after else demo
-        arguments = ("pipeline", "run", *jobs, "--namesrv", namesrv, "--home", str(tables), *_client_tls(tls))
+        arguments = (
+            "pipeline",
+            "run",
+            *jobs,
+            "--namesrv",
+            namesrv,
+            "--home",
+            str(tables),
+            *server_programs.client_tls(tls),
+        )
         # Without waiting: Spark takes a while to start, and the topics retain what is sent meanwhile.
         await _run_unless(
             stop, programs.start(ChildProcess("pipeline", (*arguments, "--until-stdin-closes"), ready=False))
         )
         print_line(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
-    client = ClientSettings() if tls is None else ClientSettings(use_tls=True, tls_ca_file=str(tls.ca))
+    client = _client_settings(tls)
     if exit_after:
         await _run_unless(stop, demo_traffic.run_once_and_verify(namesrv, client, tables, print_line))
     else:
         await demo_traffic.run_forever(namesrv, client, tables, print_line, stop)
+
+
+async def _failover_demo(
+    programs: ChildProcesses, run: Run, namesrv: str, schedule: KillSchedule, stop: asyncio.Event
+) -> None:
+    from ariane.cli.up.failover_demo import FailoverDemo
+
+    demo = FailoverDemo(
+        namesrv=namesrv, client=_client_settings(run.tls), brokers=run.brokers, programs=programs, print_line=print_line
+    )
+    if not await demo.run(schedule, stop) and schedule.kills is not None:
+        raise Interrupted
+
+
+def _client_settings(tls: LocalFiles | None) -> ClientSettings:
+    from ariane.client.instance.settings import ClientSettings
+
+    return ClientSettings() if tls is None else ClientSettings(use_tls=True, tls_ca_file=str(tls.ca))
 
 
 async def _wait_for(stop: asyncio.Event) -> None:
@@ -275,70 +390,3 @@ async def _run_while_alive(work: object, programs: ChildProcesses) -> None:
         await asyncio.wait([task])
         programs.failed.result()
     task.result()
-
-
-def _name_server(home: Path, port: int, tls: LocalFiles | None) -> ChildProcess:
-    # Everything below the home, and on the loopback address only: a home can be removed as a whole, and other machines
-    # do not reach the servers.
-    settings = {
-        "bindAddress": LOOPBACK,
-        "kvConfigPath": str(home / "store" / "namesrv" / "kvConfig.json"),
-    }
-    conf = _write_default_config(home / "conf" / "namesrv.conf", settings)
-    arguments = ("namesrv", "-c", str(conf), "--port", str(port), *_server_tls(tls))
-    return ChildProcess("namesrv", (*arguments, *_supervised(home, "namesrv")))
-
-
-def _broker(
-    home: Path, namesrv: str, port: int, *, is_slave: bool = False, tls: LocalFiles | None = None
-) -> ChildProcess:
-    name = "slave" if is_slave else "broker"
-    settings = {
-        "brokerClusterName": "DefaultCluster",
-        "brokerName": "broker-a",
-        **({"brokerRole": "SLAVE", "brokerId": "1"} if is_slave else {}),
-        "bindAddress": LOOPBACK,
-        "brokerIP1": LOOPBACK,
-        "storePathRootDir": str(home / ("store-slave" if is_slave else "store")),
-    }
-    conf = _write_default_config(home / "conf" / f"{name}.conf", settings)
-    arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port), *_server_tls(tls))
-    if tls is not None:
-        arguments += ("-Dtls.client.authServer=true", f"-Dtls.client.trustCertPath={tls.ca}", "-DhaTls=true")
-    return ChildProcess(name, (*arguments, *_supervised(home, name)), optional=is_slave)
-
-
-def _console(home: Path, namesrv: str, port: int, tls: LocalFiles | None) -> ChildProcess:
-    arguments = ("console", "-n", namesrv, "--port", str(port), "--home", str(homes.tables_dir(home)))
-    data = ("--data", str(homes.console_dir(home)))
-    return ChildProcess("console", (*arguments, *data, *_client_tls(tls), *_supervised(home, "console")), optional=True)
-
-
-def _client_tls(tls: LocalFiles | None) -> tuple[str, ...]:
-    """Return the arguments of a command that connects to the servers, whatever the variables ARIANE_TLS… say."""
-    return () if tls is None else ("--tls", "--tls-verify", "true", "--tls-ca-file", str(tls.ca))
-
-
-def _server_tls(tls: LocalFiles | None) -> tuple[str, ...]:
-    """Return the arguments of a server that accepts encrypted connections only, whatever the files of the machine say."""
-    if tls is None:
-        return ()
-    keys = {
-        "tls.config.file": os.devnull,
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": tls.cert,
-        "tls.server.keyPath": tls.key,
-    }
-    return tuple(f"-D{key}={value}" for key, value in keys.items())
-
-
-def _supervised(home: Path, name: str) -> tuple[str, ...]:
-    return ("--log", str(home / "logs" / f"{name}.log"), "--until-stdin-closes")
-
-
-def _write_default_config(path: Path, settings: dict[str, str]) -> Path:
-    # An existing file belongs to the user.
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
-    return path
