@@ -436,3 +436,20 @@ def test_an_incomplete_record_is_not_acknowledged_and_received_again() -> None:
     assert following.store([MemberFrame(0, 0, 0, data)]).written == placed.size
     with pytest.raises(StoreError):
         following.epochs.promise(-1)
+
+
+def test_a_member_with_sync_flush_acknowledges_what_is_on_its_disk() -> None:
+    class Flusher:
+        async def wait_on_disk(self, end_offset: int, timeout_s: float) -> bool:
+            store.flush()
+            return True
+
+    source = opened(FakeDisk())
+    placed = source.put(draft(b"x" * 50))
+    store, following = follower(FakeDisk())
+    following.flusher = cast(Any, Flusher())
+    following.accept(Welcome(member="a"))
+    report = following.store([MemberFrame(0, 0, 0, source.replication_source.read(0, 1000))])
+    assert (report.written, report.flushed, following.has_unflushed) == (0, 0, True)
+    asyncio.run(following.flush())
+    assert (following.report().written, following.has_unflushed) == (placed.size, False)

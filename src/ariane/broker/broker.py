@@ -238,13 +238,12 @@ class Broker:
                 credentials,
                 self._membership,
             )
-        kernels = implementation.selected().description
         log.info(
             "Broker %s listens on %s, store %s, kernels: %s",
             config.broker_name,
             self.addr,
             config.store_path_root_dir,
-            kernels,
+            implementation.selected().description,
         )
         warn_of_plain_slaves(config, self._ha_server.port)
         public_ports.warn_of_gaps(log, self._gaps, "Broker", self._server.port)
@@ -332,6 +331,7 @@ class Broker:
         )
         if config.sync_flush:
             self._dispatcher.flush_before_dispatch(self._flusher)
+            self._member.flush_before_acknowledging(self._flusher)
         self._transactions = TransactionService(
             store=store,
             topics=self._state.topics,

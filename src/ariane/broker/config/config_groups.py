@@ -311,7 +311,7 @@ class FlushSettings(StorageSettings, frozen=True, kw_only=True, rename=java_name
     """Flushing."""
 
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
-    """When a send is answered: after the write (ASYNC_FLUSH) or after the fsync (SYNC_FLUSH)."""
+    """When a send is answered, and acknowledged to a master: after the write (ASYNC_FLUSH) or after the fsync (SYNC_FLUSH)."""
     flush_interval_commit_log: Milliseconds = 500
     """Interval of asynchronous flushes."""
     sync_flush_timeout: Milliseconds = 5_000

@@ -195,8 +195,9 @@ class FailoverBroker:
         # Without records and without epochs, nothing was ever stored here: nothing can be missing.
         is_new = log_is_empty(self._disk, log_directory) and bool(epochs.epochs)
         identity = open_identity(
-            self._disk, root, config.member_name, boot_id=read_boot_id(), log_end=0 if is_new else 1
-        )
+            self._disk, root, config.member_name, boot_id=read_boot_id(),
+            log_end=0 if is_new else 1, flushes=config.sync_flush,
+        )  # fmt: skip
         now = self._boot_clock.boottime()
         state = MemberState(
             me=identity.member, nonce=secrets.token_hex(8), times=times, started_at=now,

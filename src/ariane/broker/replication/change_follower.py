@@ -80,6 +80,7 @@ class ChangeFollower:
         self._now_ms = now_ms  # monotonic, of locks
         self._stream = ""  # of the leader
         self._applied = NO_CHANGES  # number of the last change
+        self._flushed = NO_CHANGES  # number of the last change that is stored, in synchronous mode on the disk
         self._snapshot: _Snapshot | None = None  # that is being received
         self.has_unsaved = False  # a snapshot was applied and is not stored: call `save`
 
@@ -91,14 +92,34 @@ class ChangeFollower:
 
     @property
     def reported(self) -> int:
-        """Number of the last change that is stored here, in a file."""
-        return NO_CHANGES if self.has_unsaved else self._applied
+        """Number of the last change that is stored here: in a file, in synchronous mode on the disk."""
+        if self.has_unsaved:
+            return NO_CHANGES
+        return self._flushed if self._state.change_log.has_pending else self._applied
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Return whether changes are in a file, and have to be on the disk before they are reported."""
+        return not self.has_unsaved and self._state.change_log.has_pending
+
+    async def flush(self) -> None:
+        """Wait until all changes so far may be reported.
+
+        Raises:
+            FlushFailed: the disk failed.
+        """
+        stream, applied = self._stream, self._applied
+        waiter = self._state.change_log.wait_durable()
+        if waiter is not None:
+            await waiter
+        if stream == self._stream and not self.has_unsaved:
+            self._flushed = max(self._flushed, applied)
 
     def begin(self, leader: ChangePosition | None) -> None:
         """Follow a leader from now on, over a new connection; None: it sends no changes."""
         self.is_following = leader is not None
         if leader is None or leader.stream != self._stream or self.has_unsaved or self._applied > leader.number:
-            self._applied = NO_CHANGES
+            self._applied = self._flushed = NO_CHANGES
         self._stream = "" if leader is None else leader.stream
         self._snapshot = None
 

@@ -3,8 +3,8 @@
     connect ─► report, or greeting ─► chunk ─► store ─► report … ; after an error: again after RETRY_S
 
 A slave greets an Ariane master as a member, with its identity and the epochs of its log. What it acknowledges is written to its
-files, but not necessarily on its disk, as in Java; a member reports both ends. From a Java master an empty slave gets only the
-newest file.
+files, but not necessarily on its disk, as in Java; with SYNC_FLUSH a member acknowledges what is on its disk. From a Java master an
+empty slave gets only the newest file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.replication.change_follower import ChangeFollower
 from ariane.broker.replication.membership import Membership
 from ariane.broker.replication.slave_proof import greet, prove
@@ -44,6 +45,7 @@ RETRY_S = 5.0
 MEMBER_RETRY_S, MEMBER_RETRY_MAX_S = 0.2, 2.0  # with failover: a new leader is reachable soon
 MEMBER_ANSWER_S = 1.0  # with failover: less than the time after which a member that is behind leaves the set
 ANSWER_S = 10.0  # time limit for the answers of a master before the stream
+FLUSH_LIMIT_S = 60.0  # a member whose disk hangs has left the set long before
 
 
 class MasterLink(NamedTuple):
@@ -69,6 +71,7 @@ class Following:
         self.epochs = epochs  # of the log
         self.member = member  # this slave
         self.changes: ChangeFollower | None = None  # applies changes of the master's state; None: it takes none
+        self.flusher: Flusher | None = None  # with SYNC_FLUSH: what is acknowledged is on the disk
         self._source = source  # how far consumers of this slave read
         self._membership = membership  # None: without failover
         self._leader_epoch = 0  # of the connection
@@ -173,7 +176,26 @@ class Following:
     def report(self) -> MemberReport:
         """Return the ends of this log: record boundaries, because an incomplete record is lost at a restart."""
         changes = self.changes.reported if self.changes is not None and self.changes.is_following else None
-        return MemberReport(self._leader_epoch, self.replica.end, self.replica.flushed, changes)
+        flushed = self.replica.flushed
+        return MemberReport(self._leader_epoch, self.replica.end if self.flusher is None else flushed, flushed, changes)
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Return whether something is acknowledged only after a flush."""
+        if self.flusher is None:
+            return False
+        return self.replica.flushed < self.replica.end or (self.changes is not None and self.changes.has_unflushed)
+
+    async def flush(self) -> None:
+        """Wait until everything that is stored so far may be acknowledged.
+
+        Raises:
+            FlushFailed: the disk failed.
+        """
+        if self.flusher is not None and self.replica.flushed < self.replica.end:
+            await self.flusher.wait_on_disk(self.replica.end, FLUSH_LIMIT_S)
+        if self.changes is not None:
+            await self.changes.flush()
 
 
 async def follow_master(
@@ -204,6 +226,7 @@ async def follow_master(
                     "no name server knows the address of the master yet, and haMasterAddress is not set",
                 )
             context, proof, has_members = await link()
+            await following.flush()  # the greeting is an acknowledgement, too
             async with open_stream(addr, context) as stream:
                 if has_members:
                     following.accept(await greet(stream, following.hello(), proof, config.broker_name, ANSWER_S))
@@ -230,6 +253,7 @@ async def follow_leader(
     reported, failures = "", 0
     while True:
         try:
+            await following.flush()
             async with open_stream(addr, link.context) as stream:
                 following.accept(
                     await greet(stream, following.hello(), link.proof, config.broker_name, MEMBER_ANSWER_S)
@@ -250,7 +274,7 @@ async def _follow_as_member(
     config: BrokerConfig, following: Following, stream: Stream, on_stored: Callable[[], None]
 ) -> None:
     frames = MemberFrameReader(has_changes=following.follows_changes)
-    changes, saving = following.changes, asyncio.ensure_future(asyncio.sleep(0))
+    changes, saving, flushing = following.changes, _nothing(), _nothing()
 
     async def report_end() -> None:
         await stream.write(member_stream.encode_report(following.report()))
@@ -259,18 +283,32 @@ async def _follow_as_member(
         await changes.save()
         await report_end()
 
+    async def report_flushed() -> None:
+        while following.has_unflushed:
+            await following.flush()
+            await report_end()
+
     try:
         async with _regular_reports(config, report_end):
             await report_end()
             while True:
                 following.store(frames.feed(await stream.read(config.ha_housekeeping_interval / 1000)))
                 on_stored()
-                await report_end()
+                if following.flusher is None:
+                    await report_end()
+                elif flushing.done():
+                    flushing.result()
+                    flushing = asyncio.ensure_future(report_flushed())
                 if changes is not None and changes.has_unsaved and saving.done():
                     saving.result()  # raises why the last one was not stored
                     saving = asyncio.ensure_future(save_snapshot(changes))  # meanwhile the log is followed
     finally:
-        await asyncio.gather(saving, return_exceptions=True)
+        flushing.cancel()
+        await asyncio.gather(saving, flushing, return_exceptions=True)
+
+
+def _nothing() -> asyncio.Future[None]:
+    return asyncio.ensure_future(asyncio.sleep(0))
 
 
 async def _follow_as_slave(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.lifecycle.flusher import Flusher
 from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.replication.change_follower import ChangeFollower
@@ -56,6 +57,11 @@ class LocalMember:
     def follows_changes(self) -> bool:
         """Return whether this is a slave whose master sends the changes of its state."""
         return self.following is not None and self.following.follows_changes
+
+    def flush_before_acknowledging(self, flusher: Flusher) -> None:
+        """Acknowledge to the master what is on the disk (SYNC_FLUSH)."""
+        if self.following is not None:
+            self.following.flusher = flusher
 
     def close_store(self) -> None:
         """Close the store; the incarnation of its data remains if everything is on the disk."""

@@ -1,10 +1,10 @@
 """The identity of a member of a broker set: its name, and the incarnation of its data.
 
-    root/ariane/member   JSON: {"incarnation": "9f0c…", "boot_id": "61c2…"}; boot_id is empty after an orderly stop
+    root/ariane/member   JSON: {"incarnation": "9f0c…", "boot_id": "61c2…", "is_durable": true}; no boot_id after an orderly stop
 
-The incarnation changes when acknowledged records may be missing: the machine started again and the broker had not stopped in order,
-or the log is empty and was not at an orderly stop (`end`). `kill -9` loses nothing that was written. A leader admits a new
-incarnation again before it counts.
+The incarnation changes when acknowledged records may be missing: the machine started again, the broker had not stopped in order and
+acknowledged records before they were on its disk (not `is_durable`), or the log is empty and was not at an orderly stop (`end`).
+`kill -9` loses nothing that was written. A leader admits a new incarnation again before it counts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class _MemberDocument(msgspec.Struct, frozen=True):
     incarnation: str
     boot_id: str
     end: int | None = None  # of the log at an orderly stop
+    is_durable: bool = False  # all that it acknowledged was on the disk before: a loss of power loses none of it
 
 
 def member_name(config: BrokerConfig) -> str:
@@ -80,8 +81,14 @@ class MemberIdentity:
             raise
 
 
-def open_identity(disk: Disk, root: str, name: str, *, boot_id: str, log_end: int) -> MemberIdentity:
-    """Return the identity of a member whose store was opened and ends at `log_end`. It is on the disk when this returns.
+def open_identity(
+    disk: Disk, root: str, name: str, *, boot_id: str, log_end: int, flushes: bool = False
+) -> MemberIdentity:
+    """Return the identity of a member whose store ends at `log_end`. It is on the disk when this returns.
+
+    Args:
+        boot_id: Of this run of the machine.
+        flushes: Whether the member acknowledges only what is on its disk (SYNC_FLUSH).
 
     Raises:
         StoreError: it cannot be stored.
@@ -91,11 +98,14 @@ def open_identity(disk: Disk, root: str, name: str, *, boot_id: str, log_end: in
         former = _read(disk, path)
         # An empty log is complete only if it was empty at an orderly stop.
         is_complete = log_end > 0 or (former is not None and former.end == 0)
-        is_kept = former is not None and is_complete and former.boot_id in ("", boot_id)
+        was_killed = former is not None and former.boot_id == boot_id
+        is_kept = former is not None and is_complete and (was_killed or former.is_durable or former.boot_id == "")
         incarnation = former.incarnation if former is not None and is_kept else secrets.token_hex(8)
+        # What a killed process wrote may be in the page cache only, and after a failed flush it stays there for good.
+        is_durable = flushes and (former is None or former.is_durable or not was_killed)
         for directory in disk.make_dirs(path.rpartition("/")[0]):
             disk.fsync_dir(directory)
-        write_atomic(disk, path, msgspec.json.encode(_MemberDocument(incarnation, boot_id)))
+        write_atomic(disk, path, msgspec.json.encode(_MemberDocument(incarnation, boot_id, is_durable=is_durable)))
     except OSError as error:
         raise write_error(error, path) from error
     return MemberIdentity(disk, root, InSyncMember(name, incarnation))

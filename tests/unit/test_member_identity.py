@@ -1,0 +1,49 @@
+"""When a member keeps the incarnation of its data over a start."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.broker.replication.member_identity import open_identity
+from ariane.testing.disk import FakeDisk
+
+
+@pytest.mark.parametrize(
+    ("flushed", "flushes", "boot_id", "is_kept"),
+    [
+        (False, False, "1", True),  # killed: the page cache survives
+        (False, False, "2", False),
+        (True, True, "2", True),  # all that it acknowledged was on the disk
+        (True, False, "2", True),  # the setting of the former run counts
+        (False, True, "2", False),
+    ],
+)
+def test_a_loss_of_power_ends_the_incarnation_unless_acknowledgements_were_flushed(
+    flushed: bool, flushes: bool, boot_id: str, is_kept: bool
+) -> None:
+    disk = FakeDisk()
+    former = open_identity(disk, "/store", "a", boot_id="1", log_end=1, flushes=flushed).member
+    member = open_identity(disk, "/store", "a", boot_id=boot_id, log_end=1, flushes=flushes).member
+    assert (member == former) is is_kept
+
+
+def test_what_a_killed_process_left_in_the_page_cache_is_not_durable_afterwards() -> None:
+    disk = FakeDisk()
+    former = open_identity(disk, "/store", "a", boot_id="1", log_end=1).member
+    assert open_identity(disk, "/store", "a", boot_id="1", log_end=1, flushes=True).member == former
+    assert open_identity(disk, "/store", "a", boot_id="2", log_end=1, flushes=True).member != former
+
+
+def test_after_an_orderly_stop_everything_is_durable() -> None:
+    disk = FakeDisk()
+    former = open_identity(disk, "/store", "a", boot_id="1", log_end=1)
+    former.mark_stopped(1)
+    for boot_id in "23":
+        assert open_identity(disk, "/store", "a", boot_id=boot_id, log_end=1, flushes=True).member == former.member
+
+
+def test_a_new_incarnation_after_a_failed_flush_is_not_durable() -> None:
+    disk = FakeDisk()
+    renewed = open_identity(disk, "/store", "a", boot_id="1", log_end=1, flushes=True).renewed()
+    renewed.store()
+    assert open_identity(disk, "/store", "a", boot_id="2", log_end=1, flushes=True).member != renewed.member
