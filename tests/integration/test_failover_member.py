@@ -125,15 +125,16 @@ def test_a_switch_after_the_deadline_leaves_a_master_that_takes_sends() -> None:
         async with member(config_of(), FakeDisk(), MemoryCoordination(), creates_set=True) as broker:
             await leads(broker)
             agent = broker.agent
-            drain = broker._drain
+            hand_over = broker._hand_over
+            drain = hand_over.drain
 
             async def late(successor: str) -> StoreError:
                 refusal = await drain(successor)
                 agent.state = replace(agent.state, role=MemberRole.HOLDING)  # the deadline passed
                 return refusal
 
-            broker._drain = late  # type: ignore[method-assign]
-            await broker._hand_over("b")
+            hand_over.drain = late  # type: ignore[method-assign]
+            await hand_over.run("b")
             await leads(broker)
             assert broker.broker.services.store.refusal is None
             put(broker)

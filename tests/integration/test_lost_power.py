@@ -8,13 +8,20 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.failover import supervisor
 from ariane.broker.failover.supervisor import FailoverBroker
+from ariane.failover.member_state import MemberRole
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
 from ariane.testing.disk import FakeDisk, SurvivingData
 from failover_members import MemoryCoordination, configs_of, leads, member, put, until
+
+NEVER_MS = 600_000
 
 
 @contextlib.asynccontextmanager
@@ -33,25 +40,43 @@ def has_all(service: MemoryCoordination, count: int) -> bool:
     return service.record is not None and len(service.record.in_sync) == count
 
 
-async def confirmed(brokers: dict[str, FailoverBroker], end: int) -> None:
-    await until(lambda: brokers["a"].broker.services.feed.acknowledged_offset >= end)
+def log_end(broker: FailoverBroker) -> int:
+    return broker.broker.services.store.commit_log_max
+
+
+async def send(leader: FailoverBroker) -> int:
+    """Store a record; return the end of the log once it is acknowledged."""
+    end = put(leader)
+    leader.broker.services.dispatcher.on_stored()
+    await until(lambda: leader.broker.services.feed.acknowledged_offset >= end)
+    return end
 
 
 async def run_and_lose_power(
     configs: dict[str, BrokerConfig], service: MemoryCoordination, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[str, FakeDisk], int]:
-    """Return the disks after a loss of power, and the end of the log that was acknowledged."""
+    """Return the disks after a loss of power, which only that of a survives with everything, and the acknowledged end."""
     disks = {name: FakeDisk() for name in configs}
     async with members(configs, disks, service, creates_set=True) as brokers:
         await leads(brokers["a"])
         await until(lambda: has_all(service, len(configs)))
-        end = put(brokers["a"])
-        brokers["a"].broker.services.dispatcher.on_stored()
-        await confirmed(brokers, end)
-        lost = {name: disk.after_power_loss(SurvivingData.NONE, random.Random(1)) for name, disk in disks.items()}
+        await send(brokers["a"])
+        for broker in brokers.values():
+            broker.broker.services.store.flush()
+        end = await send(brokers["a"])
+        lost = {
+            name: disk.after_power_loss(SurvivingData.ALL if name == "a" else SurvivingData.NONE, random.Random(1))
+            for name, disk in disks.items()
+        }
     service.end_lease()
     monkeypatch.setattr(supervisor, "read_boot_id", lambda: "another boot")
     return lost, end
+
+
+async def ask(broker: FailoverBroker, request: MemberRequest) -> MemberAnswer:
+    async with ConnectionPool() as peers:
+        response = await peers.request_ok(broker.addr, RequestCode.MEMBER_REQUEST, request)
+    return msgspec.json.decode(response.body, type=MemberAnswer)
 
 
 def test_a_set_that_flushes_before_it_acknowledges_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +86,35 @@ def test_a_set_that_flushes_before_it_acknowledges_goes_on(monkeypatch: pytest.M
         async with members(configs, disks, service) as brokers:
             await until(lambda: any(broker.is_leader for broker in brokers.values()))
             leader = next(broker for broker in brokers.values() if broker.is_leader)
-            assert leader.broker.services.store.commit_log_max >= end
+            assert log_end(leader) >= end
             await until(lambda: has_all(service, 2))
+
+    asyncio.run(work())
+
+
+def test_without_flushes_no_member_leads_until_the_operator_accepts_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        configs, service = configs_of("ab", flush_interval_commit_log=NEVER_MS), MemoryCoordination()
+        disks, end = await run_and_lose_power(configs, service, monkeypatch)
+        async with members(configs, disks, service) as brokers:
+            former, chosen = brokers["a"], brokers["b"]
+            await until(lambda: chosen.agent.state.role is MemberRole.FOLLOWER)
+            before = service.record
+            assert before is not None
+            assert not any(before.admits(broker.agent.state.me) for broker in brokers.values())
+            assert log_end(chosen) < log_end(former) == end
+            refusals = {("b", before.epoch - 1): "look again", ("a", before.epoch): "it is b, and not a"}
+            for (name, epoch), reason in refusals.items():
+                answer = await ask(chosen, MemberRequest("acceptloss", name, epoch))
+                assert (answer.agrees, reason in answer.refusal) == (False, True)
+            answer = await ask(chosen, MemberRequest("acceptloss", "b", before.epoch))
+            assert answer.agrees, answer.refusal
+            await leads(chosen)
+            assert service.record is not None
+            assert service.record.epoch == before.epoch + 1
+            await until(lambda: has_all(service, 2))
+            await send(chosen)
+            assert log_end(former) == log_end(chosen)
+            assert [path for path in disks["a"].paths() if "/cut/" in path], "what only a had is kept aside"
 
     asyncio.run(work())

@@ -121,3 +121,60 @@ def test_a_broker_without_failover_has_no_set():
 
     with pytest.raises(ConfigError, match="failoverEndpoints"):
         asyncio.run(play())
+
+
+def promote_b(first: dict[str, str], second: dict[str, str], **options: bool):
+    """Plan the promotion of b at SLAVE instead of a at MASTER, then execute it. Return the plan, and the new master."""
+    is_over = False
+
+    def accept(header: MemberRequest) -> bytes:
+        nonlocal is_over
+        is_over = True
+        assert header == MemberRequest("acceptloss", "b", 3)
+        return answer(agrees=options.get("agrees", True))
+
+    script: Script = {
+        (MASTER, RUNTIME): KvTableBody(first),
+        (SLAVE, RUNTIME): lambda header: KvTableBody(member("b", "MASTER", epoch=4) if is_over else second),
+        (SLAVE, RequestCode.MEMBER_REQUEST): accept,
+    }
+
+    async def play():
+        peers = ScriptedPeers(script)
+        async with Admin(NAMES, peers=peers, is_dry_run=options.get("is_dry_run", False)) as admin:
+            plan = await admin.plan_lossy_promotion("broker-a", "b")
+            return plan, await admin.promote_with_loss(plan, clock=FakeClock(is_auto=True))
+
+    return asyncio.run(play())
+
+
+def stopped(name: str, log_epoch: int, end: int) -> dict[str, str]:
+    return member(name, "FOLLOWER", end=end) | {"failoverLogEpoch": str(log_epoch)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "lost"),
+    [
+        ((3, 100), (3, 80), 20),
+        ((3, 80), (3, 100), 0),
+        ((2, 100), (3, 80), 0),  # the master of epoch 3 had everything acknowledged of epoch 2
+        ((3, 80), (2, 100), None),
+    ],
+)
+def test_a_promotion_shows_what_it_may_lose(first: tuple[int, int], second: tuple[int, int], lost: int | None):
+    plan, result = promote_b(stopped("a", *first), stopped("b", *second))
+    assert [log.member for log in plan.logs] == ["b", "a"]
+    assert (plan.logs[1].end, plan.logs[1].lost) == (first[1], lost)
+    assert result.master == "b"
+
+
+def test_a_dry_run_shows_what_a_promotion_may_lose_and_changes_nothing():
+    plan, result = promote_b(stopped("a", 3, 100), stopped("b", 3, 80), is_dry_run=True)
+    assert (plan.logs[1].lost, result) == (20, None)
+
+
+def test_a_loss_is_not_accepted_while_a_master_serves():
+    with pytest.raises(UsageError, match="a is the master of broker-a"):
+        promote_b(member("a", "MASTER"), member("b", "FOLLOWER"))
+    with pytest.raises(ServerUnavailable, match="b does not lead broker-a"):
+        promote_b(stopped("a", 3, 100), stopped("b", 3, 80), agrees=False)

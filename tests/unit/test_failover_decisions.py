@@ -23,6 +23,7 @@ from ariane.failover.member_state import (
     HigherEpoch,
     HoldAnswers,
     LeaseTimes,
+    LossAccepted,
     MemberAction,
     MemberEnd,
     MemberRole,
@@ -466,3 +467,31 @@ def test_a_member_that_agreed_or_restarted_is_no_candidate_for_a_ttl() -> None:
 def test_times_that_leave_no_room_for_a_renewal_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"ttl"):
         LeaseTimes(**times)
+
+
+def test_with_an_accepted_loss_a_member_leads_alone_that_the_set_does_not_list() -> None:
+    restarted = InSyncMember("a", "2")
+    member = follower()
+    member.state = replace(member.state, me=restarted)
+    assert member.read(snapshot(record("b", 5))) == ()
+    assert "not in the in-sync set" in decisions.refusal(member.state, member.now)
+    (request,) = member.observe(LossAccepted())
+    alone = replace(record("a", 6, restarted, token="n.0"), set_version=1)
+    assert request == AcquireLease(snapshot(record("b", 5)), alone)
+    actions = member.answer(request, WriteOutcome.DONE, led(request))
+    assert actions == (StoreEpoch(6), FenceMembers(6), PromoteLog(6))
+
+
+@pytest.mark.parametrize(
+    ("stored", "lease", "reason"),
+    [
+        (record("b", 5, B, D), "L", "b holds the lease"),
+        (record("b", 5), "", "may lead without a loss"),
+    ],
+)
+def test_a_loss_that_is_not_needed_is_not_accepted(stored: LeaderRecord, lease: str, reason: str) -> None:
+    member = follower()
+    member.read(snapshot(stored, lease=lease))
+    assert reason in decisions.refusal(member.state, member.now, accepts_loss=True)
+    assert member.observe(LossAccepted()) == ()
+    assert member.state.role is F

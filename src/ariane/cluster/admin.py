@@ -19,7 +19,7 @@ from ariane.cluster.messages.message_tracking import MessageTrackOperations
 from ariane.cluster.messages.transaction_admin import TransactionOperations
 from ariane.cluster.servers.acl_admin import AclOperations
 from ariane.cluster.servers.audit_records import AuditOperations
-from ariane.cluster.servers.broker_sets import BrokerSetOperations
+from ariane.cluster.servers.lossy_promotion import LossyPromotionOperations
 from ariane.cluster.servers.user_admin import UserOperations
 from ariane.cluster.topics.topic_admin import TopicOperations
 
@@ -31,7 +31,7 @@ class Admin(
     ExportOperations,
     MessageTrackOperations,
     DiagnosisOperations,
-    BrokerSetOperations,
+    LossyPromotionOperations,
     OffsetOperations,
     AclOperations,
     AuditOperations,

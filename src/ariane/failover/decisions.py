@@ -32,6 +32,7 @@ from ariane.failover.member_state import (
     HigherEpoch,
     HoldAnswers,
     LeaseTimes,
+    LossAccepted,
     MemberAction,
     MemberRole,
     MemberState,
@@ -75,9 +76,17 @@ def required_members(state: MemberState) -> frozenset[InSyncMember]:
     return frozenset(stored) | frozenset(proposed)
 
 
-def refusal(state: MemberState, now: float) -> str:
-    """Return why a member may not be promoted; empty if it may."""
+def refusal(state: MemberState, now: float, *, accepts_loss: bool = False) -> str:
+    """Return why a member may not be promoted; empty if it may.
+
+    Args:
+        state: Of the member.
+        now: CLOCK_BOOTTIME.
+        accepts_loss: The operator wants this member instead of those of the stored set.
+    """
     record = state.snapshot.record if state.snapshot else None
+    is_admitted = record is not None and record.admits(state.me)
+    is_led = state.snapshot is not None and bool(state.snapshot.lease)
     restarted = state.times.has_failsafe and now < state.started_at + state.times.ttl_s
     reasons = {
         "the record was not read": state.snapshot is None,
@@ -85,7 +94,9 @@ def refusal(state: MemberState, now: float) -> str:
         "it stops": state.is_stopping,
         f"it is ineligible: {state.fault}": state.role is X,
         f"its role is {state.role.value}": state.role is not F,
-        "it is not in the in-sync set": record is not None and not record.admits(state.me),
+        "it is not in the in-sync set": record is not None and not is_admitted and not accepts_loss,
+        "it is in the in-sync set, and may lead without a loss": is_admitted and accepts_loss,
+        f"{record.holder if record else ''} holds the lease": is_led and accepts_loss,
         "it has not stored the epoch of the record": record is not None and record.epoch != state.epoch,
         "it released a lease a short time ago": now < state.backoff_until,
         "it agreed that the master goes on": now < state.failsafe_until,
@@ -166,14 +177,21 @@ def on_ends(state: MemberState, observation: EndsCompared, now: float) -> Decisi
     is_meant = snapshot.record.successor == state.me.name
     if not is_meant and best is not None and best.name != state.me.name and waited < state.times.ttl_s / 2:
         return Decision(state)
-    record = replace(
-        snapshot.record, holder=state.me.name, epoch=snapshot.record.epoch + 1, successor="", token=_token(state)
-    )
-    request = AcquireLease(snapshot, record)
-    state = replace(
-        state, role=C, candidate_since=now, successor="", open_write=request, deadline=lease_deadline(state.times, now)
-    )
-    return _send(state, request, now)
+    return _acquire(state, snapshot, snapshot.record, now)
+
+
+def on_loss_accepted(state: MemberState, observation: LossAccepted, now: float) -> Decision:
+    """Become a candidate as the only member of the set: the others make their logs prefixes of this one, and return."""
+    snapshot = state.snapshot
+    if (
+        snapshot is None
+        or snapshot.record is None
+        or state.busy_since is not None
+        or refusal(state, now, accepts_loss=True)
+    ):
+        return Decision(state)
+    record = replace(snapshot.record, in_sync=(state.me,), set_version=snapshot.record.set_version + 1)
+    return _acquire(state, snapshot, record, now)
 
 
 def on_promoted(state: MemberState, observation: Promoted, now: float) -> Decision:
@@ -260,6 +278,7 @@ RULES: dict[type[Observation], Callable[[MemberState, Any, float], Decision]] = 
     SetWanted: on_set_wanted,
     StopRequested: on_stop,
     HandOver: on_hand_over,
+    LossAccepted: on_loss_accepted,
 }
 
 
@@ -274,6 +293,16 @@ def is_healthy(observation: TimePassed, times: LeaseTimes, now: float) -> bool:
 def lease_deadline(times: LeaseTimes, started: float) -> float:
     """Return until when a member may answer. The service cannot free a lease earlier than a ttl after its request started."""
     return started + times.ttl_s - times.margin_s
+
+
+def _acquire(state: MemberState, snapshot: RecordSnapshot, record: LeaderRecord, now: float) -> Decision:
+    """Acquire the lease with the next epoch, and the set of `record`."""
+    record = replace(record, holder=state.me.name, epoch=record.epoch + 1, successor="", token=_token(state))
+    request = AcquireLease(snapshot, record)
+    state = replace(
+        state, role=C, candidate_since=now, successor="", open_write=request, deadline=lease_deadline(state.times, now)
+    )
+    return _send(state, request, now)
 
 
 def _on_unknown(state: MemberState, request: object, now: float) -> Decision:

@@ -258,6 +258,10 @@ class HandOver(msgspec.Struct, frozen=True):
     successor: str = ""
 
 
+class LossAccepted(msgspec.Struct, frozen=True):
+    """The operator wants this member to lead with its log: none of the stored set may lead, and what only they have is lost."""
+
+
 Observation = (
     TimePassed
     | ServiceAnswered
@@ -271,6 +275,7 @@ Observation = (
     | SetWanted
     | StopRequested
     | HandOver
+    | LossAccepted
 )
 
 

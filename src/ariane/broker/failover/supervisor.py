@@ -35,11 +35,12 @@ from ariane.broker.failover.failover_settings import (
     open_coordination,
     role_config,
 )
+from ariane.broker.failover.hand_over import LeaseHandOver
 from ariane.broker.failover.incarnation import Incarnation
 from ariane.broker.failover.member_cut import cut_member
 from ariane.broker.failover.member_requests import MemberRequests, to_member_end
 from ariane.broker.failover.set_record import create_set
-from ariane.broker.failover.waiting import RETRY_S, SystemBootClock, poll, retried
+from ariane.broker.failover.waiting import RETRY_S, SystemBootClock, retried
 from ariane.broker.replication.member_identity import log_is_empty, open_identity, read_boot_id
 from ariane.broker.replication.membership import Membership
 from ariane.clock import SYSTEM_CLOCK, Clock
@@ -51,12 +52,10 @@ from ariane.failover.leader_record import InSyncMember, LeaderRecord
 from ariane.failover.member_state import (
     LEADING,
     NEVER,
-    HandOver,
     HigherEpoch,
     MemberEnd,
     MemberRole,
     MemberState,
-    StopRequested,
     TimePassed,
 )
 from ariane.net.listening.server_tls import ServerTls
@@ -76,9 +75,7 @@ REGISTRATIONS_S = (
     3.0,
     10.0,
 )  # a new master registers again then: at a Java name server a late registration of the former one may have won
-HAND_OVER_S = 2.0  # for the last records of a master before a planned switch
 REOPEN_S = 5.0  # after the store of a follower failed: what the disk lost is unknown, and it may work again
-STOP_S = 5.0  # for the release of the lease at a stop
 
 
 class FailoverBroker:
@@ -144,6 +141,11 @@ class FailoverBroker:
         return self._broker
 
     @property
+    def open_broker(self) -> Broker | None:
+        """Return the Broker of the current role; None while the next one is opened."""
+        return self._broker
+
+    @property
     def tls(self) -> ServerTls:
         return self.broker.tls
 
@@ -177,8 +179,10 @@ class FailoverBroker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_stopping = True
         try:
-            await self._give_up_lease()
+            if hasattr(self, "_hand_over"):
+                await self._hand_over.release_at_stop()
         finally:
             await self._open.aclose()
 
@@ -205,6 +209,7 @@ class FailoverBroker:
         )  # fmt: skip
         self.agent = FailoverAgent(state, service=self._service, replica=self, clock=self._boot_clock)
         self._incarnation = Incarnation(identity, self.agent, self._tasks)
+        self._hand_over = LeaseHandOver(self, self.agent, self._tasks)
         self._open.push_async_callback(self._close_broker, is_final=True)
         async with self._switch:
             await self._open_broker(0)
@@ -226,22 +231,6 @@ class FailoverBroker:
             if not self._is_stopping:
                 log.critical("The failover agent has ended, and nothing would end this state: stopping the broker")
                 signal.raise_signal(signal.SIGTERM)
-
-    async def _give_up_lease(self) -> None:
-        """Release the lease before the stop, so that another member need not wait for its end."""
-        self._is_stopping = True
-        if not hasattr(self, "agent"):
-            return
-        was_leading = self.agent.state.role in LEADING
-        await self._drain("another broker")
-        self.agent.observe(StopRequested())
-        if was_leading:
-            await poll(lambda: not self._holds_lease(), STOP_S)
-
-    def _holds_lease(self) -> bool:
-        snapshot = self.agent.state.snapshot
-        record = snapshot.record if snapshot and snapshot.lease else None
-        return record is not None and record.holder == self.agent.state.me.name
 
     # --- brokers ---
 
@@ -362,22 +351,11 @@ class FailoverBroker:
 
     def hand_over(self, successor: str) -> None:
         """Release the lease for `successor`, and follow it."""
-        self._tasks.start(self._hand_over(successor), "hand the lease over")
+        self._hand_over.start(successor)
 
-    async def _hand_over(self, successor: str) -> None:
-        broker, refusal = self._broker, await self._drain(successor or "another broker")
-        self.agent.observe(HandOver(successor))
-        if broker is not None and self.agent.state.role in LEADING and broker.services.store.refusal is refusal:
-            broker.services.store.refusal = None  # its deadline passed meanwhile: it leads on after the next renewal
-
-    async def _drain(self, successor: str) -> StoreError:
-        """Refuse sends, which go to another broker, and answer all others: the whole set has them then. Return the refusal."""
-        broker, refusal = self._broker, StoreError(f"{successor} becomes the master of this set: send again")
-        if broker is not None and self.is_leader:
-            store, feed = broker.services.store, broker.services.feed
-            store.refusal = store.refusal or refusal
-            await poll(lambda: feed.acknowledged_offset >= store.commit_log_max, HAND_OVER_S)
-        return refusal
+    def accept_loss(self) -> None:
+        """Lead with the log that this member has."""
+        self._hand_over.accept_loss()
 
     # --- FailoverReplica: what the agent asks for ---
 

@@ -49,6 +49,10 @@ class Supervisor(Protocol):
         """Give the lease up for `successor`."""
         ...
 
+    def accept_loss(self) -> None:
+        """Lead with the log that this member has, without the others of the stored set."""
+        ...
+
 
 class Membership:
     """What the parts of one Broker object may do in its set, and where they report."""
@@ -151,7 +155,7 @@ class Membership:
     async def answer(self, command: Command, peer: Peer) -> Reply:
         """Handle MEMBER_REQUEST."""
         request = decode_header(command, MemberRequest)
-        agrees = False
+        agrees, refusal = False, None
         match request.action:
             case "fence":
                 if self.lists(request.member):
@@ -164,9 +168,25 @@ class Membership:
                 agrees = self.epoch > 0 and self.may_answer() and self._may_succeed(request.member)
                 if agrees:
                     self._supervisor.hand_over(request.member)
+            case "acceptloss":
+                refusal = self._loss_refusal(request)
+                agrees = not refusal
+                if agrees:
+                    self._supervisor.accept_loss()
             case "end":
                 pass
-        return Reply(body=msgspec.json.encode(msgspec.structs.replace(self.answer_of(), agrees=agrees)))
+        answer = self.answer_of()
+        refusal = answer.refusal if refusal is None else refusal
+        return Reply(body=msgspec.json.encode(msgspec.structs.replace(answer, agrees=agrees, refusal=refusal)))
+
+    def _loss_refusal(self, request: MemberRequest) -> str:
+        """Return why this member does not lead with a loss."""
+        state = self._agent.state
+        if request.member != self.me.name:
+            return f"it is {self.me.name}, and not {request.member}"
+        if request.epoch != state.epoch:
+            return f"the record has epoch {state.epoch}, and not {request.epoch} any more: look again"
+        return decisions.refusal(state, self._clock.boottime(), accepts_loss=True)
 
     def _may_succeed(self, name: str) -> bool:
         """Return whether a successor is in the set of the record; "" means any of them."""
@@ -192,6 +212,7 @@ class Membership:
             "failoverMember": self.me.name,
             "failoverRole": state.role.name,
             "failoverEpoch": str(state.epoch),
+            "failoverLogEpoch": str(self.epochs.last_number if self.epochs else 0),
             "failoverHolder": record.holder if record else "",
             "failoverSet": ",".join(member.name for member in record.in_sync) if record else "",
             "failoverSetVersion": str(record.set_version) if record else "",

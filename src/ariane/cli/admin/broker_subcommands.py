@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, changes_data
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, changes_data, table
 from ariane.cli.output.help_format import Application
 from ariane.model.quantities import count_text
 
@@ -42,6 +42,12 @@ def register(app: Application) -> None:
         "ariane broker switch broker-a --dry-run",
         "ariane broker switch broker-a --to b",
     )(switch)
+    app.command(
+        "promote",
+        "ariane broker promote broker-a --member b",
+        "ariane broker promote broker-a --member b --accept-loss --dry-run",
+    )(promote)
+    app.command("demote", "ariane broker demote broker-a")(demote)
     app.command("stop-writes", "ariane broker stop-writes broker-a")(stop_writes)
     app.command("allow-writes", "ariane broker allow-writes broker-a")(allow_writes)
 
@@ -153,6 +159,50 @@ def switch(
 
     The master waits until the in-sync set has all of its messages, then hands its lease over: nothing acknowledged is lost.
     """
+    _switch(broker, to, session)
+
+
+def demote(broker: BrokerNameOnly, session: ChangeSession) -> None:
+    """Let any other member of a broker set with failover become its master; the former one is not elected again at once.
+
+    Nothing acknowledged is lost.
+    """
+    _switch(broker, None, session)
+
+
+def promote(
+    broker: BrokerNameOnly,
+    *,
+    member: Annotated[str, typer.Option("--member", metavar="MEMBER", help="Member that becomes the master.")],
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Promote a member that may lack acknowledged messages.")
+    ] = False,
+    session: ChangeSession,
+) -> None:
+    """Let a member of a broker set with failover become its master.
+
+    A member of the in-sync set takes over from the master, and nothing is lost. --accept-loss is for a set without a master, whose
+    members in sync are all gone or lost power: prints where the log of each member ends, then lets the named one lead with the
+    messages that it has. What only others have is cut off their logs, and kept aside in the directory `cut` of their stores.
+    """
+    if not accept_loss:
+        _switch(broker, member, session)
+        return
+    plan = session.read(lambda admin: admin.plan_lossy_promotion(broker, member))
+    rows = ((log.member, log.epoch, log.end, log.lost) for log in plan.logs)
+    notes = [f"{missing}: what it has is unknown" for missing in plan.unavailable]
+    preview = table(("member", "epoch of the last message", "end of the log", "bytes that may be lost"), rows)
+    if not session.as_json:
+        session.show(plan, preview, *notes)
+    result = session.run(lambda admin: admin.promote_with_loss(plan))
+    assert result is not None  # a dry run has ended
+    session.show(
+        {"switch": result, "logs": plan.logs},
+        f"{result.master} is the master of {broker}, after {result.seconds:.1f} s",
+    )
+
+
+def _switch(broker: str, to: str | None, session: ChangeSession) -> None:
     result = session.run(lambda admin: admin.switch_master(broker, to))
     assert result is not None  # a dry run has ended
     session.show(

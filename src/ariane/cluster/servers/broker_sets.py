@@ -131,7 +131,8 @@ class BrokerSetOperations(BrokerOperations):
         before, _ = await self.fetch_broker_set(broker)
         master = before.master
         if master is None:
-            raise ServerUnavailable(f"no member of {broker} is its master: nothing can hand its lease over")
+            fix = "wait for its election; if none of the set in sync may lead, see ariane broker promote --accept-loss"
+            raise ServerUnavailable(f"no member of {broker} is its master, so that none can hand its lease over: {fix}")
         _check_successor(before, master, successor)
         summary = f"hand the lease of {broker} over to {successor or 'another member'}"
         request = MemberRequest("handover", successor or "", 0)
@@ -141,19 +142,24 @@ class BrokerSetOperations(BrokerOperations):
         response = executed[0].response
         if response is None or not msgspec.json.decode(response.body, type=MemberAnswer).agrees:
             raise ServerUnavailable(f"{master.name} is not the master of {broker} any more: nothing was changed")
-        return await self._wait_for_successor(before, master, clock)
+        return await self.wait_for_master(broker, master.epoch, master.name, clock)
 
-    async def _wait_for_successor(self, before: BrokerSet, master: SetMember, clock: Clock) -> MasterSwitch:
+    async def wait_for_master(self, broker: str, epoch: int, former: str, clock: Clock) -> MasterSwitch:
+        """Wait for a master of a higher epoch than `epoch`, that of `former`.
+
+        Raises:
+            ServerUnavailable: no member became it in time.
+        """
         started = clock.monotonic()
-        servers = await self.select_brokers(broker=before.broker, with_slaves=True)
+        servers = await self.select_brokers(broker=broker, with_slaves=True)
         while clock.monotonic() - started < SWITCH_LIMIT_S:
             await clock.sleep(POLL_S)
             answers = await self.fetch_runtimes(servers)
-            now = broker_set(before.broker, [runtime for _, runtime in answers.values])
-            if now is not None and now.master is not None and now.master.epoch > master.epoch:
-                return MasterSwitch(master.name, now.master.name, clock.monotonic() - started)
+            now = broker_set(broker, [runtime for _, runtime in answers.values])
+            if now is not None and now.master is not None and now.master.epoch > epoch:
+                return MasterSwitch(former, now.master.name, clock.monotonic() - started)
         raise ServerUnavailable(
-            f"no member of {before.broker} became the master within {SWITCH_LIMIT_S:g} s: see ariane cluster status"
+            f"no member of {broker} became the master within {SWITCH_LIMIT_S:g} s: see ariane cluster status"
         )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 _Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
-MemberAction = Literal["fence", "end", "failsafe", "handover"]
+MemberAction = Literal["fence", "end", "failsafe", "handover", "acceptloss"]
 
 
 class MemberRequest(msgspec.Struct, frozen=True, rename="camel"):
@@ -16,11 +16,11 @@ class MemberRequest(msgspec.Struct, frozen=True, rename="camel"):
 
     action: MemberAction
     """fence: store the epoch; end: report the end of the log; failsafe: agree that the sender goes on without the coordination
-    service; handover: give the lease up for `member`."""
+    service; handover: give the lease up for `member`; acceptloss: lead with the log that `member`, the receiver, has."""
     member: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{0,127}$")]
-    """The sender; of a handover the successor, or empty."""
+    """The sender; of a handover the successor, or empty; of acceptloss the receiver."""
     epoch: _Count
-    """Of the sender."""
+    """Of the sender; of acceptloss that of the record which the operator saw."""
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,4 +37,4 @@ class MemberAnswer(msgspec.Struct, frozen=True, rename="camel"):
     refusal: str
     """Why it may not be promoted; empty if it may."""
     agrees: bool = False
-    """Whether the sender may go on (failsafe), or its request was started (handover)."""
+    """Whether the sender may go on (failsafe), or its request was started (handover, acceptloss)."""
