@@ -110,6 +110,22 @@ async def member(
             yield broker
 
 
+@contextlib.asynccontextmanager
+async def members(
+    configs: dict[str, BrokerConfig], disks: dict[str, FakeDisk], service: MemoryCoordination, **options: Any
+) -> AsyncIterator[dict[str, FailoverBroker]]:
+    async with contextlib.AsyncExitStack() as stack:
+        brokers = {}
+        for name, config in configs.items():
+            brokers[name] = await stack.enter_async_context(member(config, disks[name], service, **options))
+            options = {}
+        yield brokers
+
+
+def has_all(service: MemoryCoordination, count: int) -> bool:
+    return service.record is not None and len(service.record.in_sync) == count
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 
 from msgspec.structs import replace
 
@@ -12,8 +13,20 @@ from ariane.broker.replication.member_identity import open_identity, read_boot_i
 from ariane.errors import StoreError
 from ariane.failover.coordination import RecordSnapshot
 from ariane.failover.member_state import MemberRole
+from ariane.store.disk.files import Usage
 from ariane.testing.disk import FakeDisk
-from failover_members import MemoryCoordination, config_of, leads, member, put, until
+from failover_members import (
+    TTL_S,
+    MemoryCoordination,
+    config_of,
+    configs_of,
+    has_all,
+    leads,
+    member,
+    members,
+    put,
+    until,
+)
 
 
 def stored_incarnation(disk: FakeDisk) -> str:
@@ -48,6 +61,61 @@ def test_6468_a_failed_disk_ends_the_lease_and_the_incarnation() -> None:
             await until(lambda: stored_incarnation(disk) == broker.agent.state.me.incarnation)
             assert service.record is not None
             assert broker.agent.state.me not in service.record.in_sync, "the set has to admit it again"
+
+    asyncio.run(work())
+
+
+def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room() -> None:
+    async def work() -> None:
+        configs, service = configs_of("ab"), MemoryCoordination()
+        disks = {name: FakeDisk() for name in configs}
+        async with members(configs, disks, service, creates_set=True) as brokers:
+            await leads(brokers["a"])
+            await until(lambda: has_all(service, 2))
+            disks["a"].used = Usage(100, 9)
+            await leads(brokers["b"])
+            put(brokers["b"])
+            disks["b"].used = Usage(100, 9)
+            await until(lambda: not brokers["b"].has_room)
+            for _ in range(2):
+                await brokers["b"]._hand_over.leave_full_disk()
+            assert brokers["b"].is_leader, "no other member has room"
+            disks["a"].used = None
+            await leads(brokers["a"])
+
+    asyncio.run(work())
+
+
+def test_members_without_room_elect_one_of_them() -> None:
+    async def work() -> None:
+        disk = FakeDisk()
+        disk.used = Usage(100, 9)
+        async with member(config_of(), disk, MemoryCoordination(), creates_set=True) as broker:
+            await leads(broker)
+
+    asyncio.run(work())
+
+
+def test_a_master_whose_disk_hangs_gives_the_lease_up_and_is_not_elected_again_at_once() -> None:
+    async def work() -> None:
+        configs, service = configs_of("ab"), MemoryCoordination()
+        disks, released = {name: FakeDisk() for name in configs}, threading.Event()
+
+        def hang(kind: str, path: str) -> None:
+            if path.endswith("/ariane/probe"):
+                released.wait(30)
+
+        async with members(configs, disks, service, creates_set=True) as brokers:
+            await leads(brokers["a"])
+            await until(lambda: has_all(service, 2))
+            disks["a"].fail = hang
+            await leads(brokers["b"])
+            former = brokers["a"].agent
+            assert former.state.role is MemberRole.INELIGIBLE
+            assert former.state.readmission_s == 2 * TTL_S
+            released.set()
+            await until(lambda: former.state.role is MemberRole.FOLLOWER)
+            assert brokers["b"].is_leader
 
     asyncio.run(work())
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,25 +16,9 @@ from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
 from ariane.testing.disk import FakeDisk, SurvivingData
-from failover_members import MemoryCoordination, configs_of, leads, member, put, until
+from failover_members import MemoryCoordination, configs_of, has_all, leads, members, put, until
 
 NEVER_MS = 600_000
-
-
-@contextlib.asynccontextmanager
-async def members(
-    configs: dict[str, BrokerConfig], disks: dict[str, FakeDisk], service: MemoryCoordination, **options: Any
-) -> AsyncIterator[dict[str, FailoverBroker]]:
-    async with contextlib.AsyncExitStack() as stack:
-        brokers = {}
-        for name, config in configs.items():
-            brokers[name] = await stack.enter_async_context(member(config, disks[name], service, **options))
-            options = {}
-        yield brokers
-
-
-def has_all(service: MemoryCoordination, count: int) -> bool:
-    return service.record is not None and len(service.record.in_sync) == count
 
 
 def log_end(broker: FailoverBroker) -> int:

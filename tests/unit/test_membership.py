@@ -41,6 +41,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.records.member_stream import Hello
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
+from ariane.store.disk.files import Usage
 from ariane.store.log.epochs import Epoch, open_epochs
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
@@ -69,6 +70,8 @@ class ManualClock:
 
 class Supervisor:
     """Notes requests, and stores promises at once."""
+
+    has_room = True
 
     def __init__(self, epochs: Any) -> None:
         self.epochs = epochs
@@ -348,10 +351,14 @@ def test_a_successor_does_not_wait_for_an_equal_member() -> None:
 def test_a_probe_that_fails_keeps_its_age() -> None:
     disk, now = FakeDisk(), [5.0]
     disk.make_dirs("/store/commitlog")
-    probe = DiskProbe(disk, "/store", "/store/commitlog", interval_s=1, now=lambda: now[0])
+    directories = "/store", "/store/commitlog"
+    probe = DiskProbe(disk, directories, interval_s=1, full_above=90, now=lambda: now[0])
     now[0] = 7.0
     probe.probe()
-    assert probe.completed_at == 7.0
+    assert (probe.completed_at, probe.is_full) == (7.0, False)
+    disk.used = Usage(100, 9)
+    probe.probe()
+    assert probe.is_full
 
     def fail(kind: str, path: str) -> None:
         raise OSError(5, "I/O error", path)

@@ -159,8 +159,11 @@ def on_answer(state: MemberState, observation: ServiceAnswered, now: float) -> D
 
 
 def on_ends(state: MemberState, observation: EndsCompared, now: float) -> Decision:
-    """Become a candidate if no better one is reachable. Each member of the set has everything confirmed: the order only keeps
-    more of the records that are not confirmed, so that it is not waited for without limit."""
+    """Become a candidate if no better one is reachable: one with room on its disk, then with the greatest end.
+
+    Each member of the set has everything confirmed: the order only keeps more of the records that are not confirmed, so that it is
+    not waited for without limit.
+    """
     state = replace(state, is_comparing=False)
     snapshot = state.snapshot
     if (
@@ -172,7 +175,8 @@ def on_ends(state: MemberState, observation: EndsCompared, now: float) -> Decisi
     ):
         return Decision(state)
     names = {member.name for member in snapshot.record.in_sync}
-    best = max((end for end in observation.ends if end.may_lead and end.name in names), default=None)
+    ends = (end for end in observation.ends if end.may_lead and end.name in names)
+    best = max(ends, key=lambda end: (end.has_room, end), default=None)
     waited = now - (state.free_since if state.free_since is not None else now)
     is_meant = snapshot.record.successor == state.me.name
     if not is_meant and best is not None and best.name != state.me.name and waited < state.times.ttl_s / 2:

@@ -194,6 +194,7 @@ class MemberEnd(msgspec.Struct, frozen=True, order=True):
     end: int
     name: str
     may_lead: bool = True  # False: it would refuse to be a candidate
+    has_room: bool = True  # False: its disk is nearly full, so that it would refuse messages
 
 
 class EndsCompared(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Measures whether the disk of a store responds: a thread writes and flushes a small file, over and over.
+"""Measures whether the disk of a store responds, and has room: a thread writes and flushes a small file, over and over.
 
 A flush that hangs reports no error, and its thread cannot be cancelled. What shows it is the age of the last one that completed.
 """
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from ariane.store.disk.files import Disk
+from ariane.store.upkeep.retention import used_percent
 
 log = logging.getLogger("ariane.broker.failover.disk_probe")
 
@@ -20,12 +21,29 @@ class DiskProbe:
     """Probes of one store directory. `completed_at` is the start of the last one that completed, by the clock of `now`."""
 
     def __init__(
-        self, disk: Disk, root: str, log_directory: str, *, interval_s: float, now: Callable[[], float]
+        self,
+        disk: Disk,
+        directories: tuple[str, str],
+        *,
+        interval_s: float,
+        full_above: int,
+        now: Callable[[], float],
     ) -> None:
+        """Prepare the probes.
+
+        Args:
+            disk: The file system.
+            directories: Of the store, and of its log, which may be on another disk.
+            interval_s: From a probe to the next one.
+            full_above: Percent of the disk in use, beyond which it is full.
+            now: Clock of `completed_at`.
+        """
         self.completed_at = now()
+        self.is_full = False  # as of the last probe
         self._disk = disk
-        self._path = f"{root}/ariane/probe"
-        self._log_directory = log_directory  # may be on another disk
+        self._directories = directories
+        self._path = f"{directories[0]}/ariane/probe"
+        self._full_above = full_above
         self._interval_s = interval_s
         self._now = now
         self._stop = threading.Event()
@@ -57,7 +75,8 @@ class DiskProbe:
             disk.fsync(handle)
         finally:
             disk.close(handle)
-        disk.fsync_dir(self._log_directory)
+        disk.fsync_dir(self._directories[1])
+        self.is_full = max(used_percent(disk.usage(path)) for path in self._directories) > self._full_above
         self.completed_at = started
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""How a member gives its lease up in order, for a successor or a stop, and how it takes one with a loss that the operator accepted.
+"""How a member gives its lease up in order: for a successor, a stop, or a full disk; and how it takes one with an accepted loss.
 
 refuse sends ─► answer all others: the whole set has them then ─► release the lease
 """
@@ -6,13 +6,15 @@ refuse sends ─► answer all others: the whole set has them then ─► releas
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Protocol
 
 from ariane.broker.broker import Broker
 from ariane.broker.failover.waiting import poll
 from ariane.errors import StoreError
 from ariane.failover.agent import FailoverAgent
-from ariane.failover.member_state import LEADING, HandOver, LossAccepted, StopRequested
+from ariane.failover.leader_record import InSyncMember
+from ariane.failover.member_state import LEADING, HandOver, LossAccepted, MemberEnd, StopRequested
 from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.broker.failover.hand_over")
@@ -34,6 +36,15 @@ class RoleHolder(Protocol):
         """Return whether this member may answer as the master of the set."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether the disk takes messages."""
+        ...
+
+    async def ends(self, members: Collection[InSyncMember]) -> tuple[MemberEnd, ...]:
+        """Return the ends of the logs of reachable members, its own included."""
+        ...
+
 
 class LeaseHandOver:
     """Changes of the holder that a person, a stop or a disk causes, and not the agent."""
@@ -53,6 +64,19 @@ class LeaseHandOver:
         self._agent.observe(HandOver(successor))
         if broker is not None and self._agent.state.role in LEADING and broker.services.store.refusal is refusal:
             broker.services.store.refusal = None  # its deadline passed meanwhile: it leads on after the next renewal
+
+    async def leave_full_disk(self) -> None:
+        """Hand the lease over if the disk of this master is full, and another member in sync has room."""
+        snapshot = self._agent.state.snapshot
+        if self._member.has_room or not self._member.is_leader or snapshot is None or snapshot.record is None:
+            return
+        names = {member.name for member in snapshot.record.in_sync} - {self._agent.state.me.name}
+        ends = await self._member.ends(snapshot.record.in_sync)
+        others = [end for end in ends if end.name in names and end.may_lead and end.has_room]
+        if others and self._member.is_leader:
+            successor = max(others).name
+            log.error("The disk is nearly full: handing the lease over to %s", successor, extra={"notice": True})
+            await self.run(successor)
 
     async def drain(self, successor: str) -> StoreError:
         """Refuse sends, which go to another broker, and answer all others: the whole set has them then. Return the refusal."""

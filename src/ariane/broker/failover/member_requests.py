@@ -70,4 +70,6 @@ class MemberRequests:
 
 def to_member_end(answer: MemberAnswer) -> MemberEnd:
     """Return a member's end as candidates compare them."""
-    return MemberEnd(answer.last_epoch, answer.end, answer.member, may_lead=not answer.refusal)
+    return MemberEnd(
+        answer.last_epoch, answer.end, answer.member, may_lead=not answer.refusal, has_room=answer.has_room
+    )

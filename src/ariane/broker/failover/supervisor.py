@@ -75,6 +75,7 @@ REGISTRATIONS_S = (
     3.0,
     10.0,
 )  # a new master registers again then: at a Java name server a late registration of the former one may have won
+ROOM_CHECK_S = 1.0  # between two looks at the room on the disk of a master
 REOPEN_S = 5.0  # after the store of a follower failed: what the disk lost is unknown, and it may work again
 
 
@@ -158,6 +159,11 @@ class FailoverBroker:
         return self.broker.handlers
 
     @property
+    def has_room(self) -> bool:
+        """Return whether the disk takes messages."""
+        return not self._probe.is_full
+
+    @property
     def is_leader(self) -> bool:
         """Return whether this member may answer as the master of the set."""
         membership = self._membership
@@ -210,12 +216,13 @@ class FailoverBroker:
         self.agent = FailoverAgent(state, service=self._service, replica=self, clock=self._boot_clock)
         self._incarnation = Incarnation(identity, self.agent, self._tasks)
         self._hand_over = LeaseHandOver(self, self.agent, self._tasks)
+        self._probe = DiskProbe(
+            self._disk, (root, log_directory), interval_s=min(1.0, times.health_s / 4),
+            full_above=config.disk_space_warning_level_ratio, now=self._boot_clock.boottime,
+        )  # fmt: skip
         self._open.push_async_callback(self._close_broker, is_final=True)
         async with self._switch:
             await self._open_broker(0)
-        self._probe = DiskProbe(
-            self._disk, root, log_directory, interval_s=min(1.0, times.health_s / 4), now=self._boot_clock.boottime
-        )
         self._probe.start()
         self._open.callback(self._probe.stop)
         if self._creates_set:
@@ -223,6 +230,7 @@ class FailoverBroker:
             await create_set(self._service, decisions.first_record([identity.member], token, epoch=promised))
         self._open.push_async_callback(self._tasks.close)
         self._tasks.start(self._run_agent(), "run the agent")
+        self._tasks.repeat(ROOM_CHECK_S, self._hand_over.leave_full_disk, "hand over while the disk is full")
 
     async def _run_agent(self) -> None:
         try:

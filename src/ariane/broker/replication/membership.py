@@ -37,6 +37,11 @@ HA_PORT_OFFSET = 1  # [lifecycle.ports]
 class Supervisor(Protocol):
     """Opens Broker objects, one after the other. [FailoverBroker]"""
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether the disk takes messages."""
+        ...
+
     async def accept_fence(self, epoch: int) -> None:
         """Store the epoch of a candidate durably, as far as the record has it."""
         ...
@@ -202,6 +207,7 @@ class Membership:
             last_epoch=self.epochs.last_number,
             end=self._store.commit_log_max,
             refusal=decisions.refusal(self._agent.state, self._clock.boottime()),
+            has_room=self._supervisor.has_room,
         )
 
     def describe(self) -> dict[str, str]:
@@ -217,6 +223,7 @@ class Membership:
             "failoverSet": ",".join(member.name for member in record.in_sync) if record else "",
             "failoverSetVersion": str(record.set_version) if record else "",
             "failoverRefusal": "" if self.epoch else decisions.refusal(state, now),
+            "failoverHasRoom": str(self._supervisor.has_room).lower(),
             "failoverOffsetsRefused": str(self.offsets.refused if self.offsets else 0),
             "failoverOffsetsBackward": str(self.offsets.backward if self.offsets else 0),
             "failoverLeaseSeconds": f"{max(0.0, state.deadline - now):.1f}" if self.epoch else "",

@@ -38,3 +38,5 @@ class MemberAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Why it may not be promoted; empty if it may."""
     agrees: bool = False
     """Whether the sender may go on (failsafe), or its request was started (handover, acceptloss)."""
+    has_room: bool = True
+    """Whether its disk takes messages."""
