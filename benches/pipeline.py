@@ -28,7 +28,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import TRACE_TOPIC
 from ariane.pipeline import jobs, round_pacing, run
 from ariane.pipeline.spark_session import get_or_create_session
-from ariane.tables import table_format
+from ariane.tables import table_store
 from ariane.testing import LocalCluster
 from servers import tree_cpu_s
 
@@ -155,7 +155,7 @@ def measure_event(
     record = record.replace("t +", f"{month_ms} + {ms} +")
     (text,) = spark.sql(f"SELECT bigint({x}) AS x").selectExpr(f"concat_ws('', {record})").first()
     time.sleep(given.pause)
-    versions = {table.name: table_format.read_version(home, table) for table in job.tables}
+    versions = {table.name: table_store.read_version(home, table) for table in job.tables}
     meter, began = Meter(), time.perf_counter()
     rounds.steps, rounds.meter, rounds.quiet_rounds = {}, Meter(), 0
     producer.send(TRACE_TOPIC, text.encode())
@@ -164,7 +164,7 @@ def measure_event(
     while not (expected <= seen.keys() and rounds.quiet_rounds >= 1):
         time.sleep(0.05)
         for table in job.tables:
-            if table.name not in seen and table_format.read_version(home, table) != versions[table.name]:
+            if table.name not in seen and table_store.read_version(home, table) != versions[table.name]:
                 seen[table.name] = round(time.perf_counter() - began, 1)
         if not thread.is_alive():
             raise SystemExit("the jobs ended")
@@ -174,7 +174,7 @@ def measure_event(
             file.bytes for file in now.files if (former := versions[table.name]) is None or file not in former.files
         )
         for table in job.tables
-        if (now := table_format.read_version(home, table)) is not None
+        if (now := table_store.read_version(home, table)) is not None
     }
     result = {**total, "visible_s": seen, "steps": rounds.steps, "bytes": sum(written.values())}
     print(json.dumps(result), flush=True)
@@ -238,7 +238,7 @@ def main() -> None:
         result["tables"] = {
             table.name: {"rows": now.rows, "files": len(now.files), "bytes": sum(file.bytes for file in now.files)}
             for table in job.tables
-            if (now := table_format.read_version(home, table)) is not None
+            if (now := table_store.read_version(home, table)) is not None
         }
         print(json.dumps(result, indent=1))
     finally:

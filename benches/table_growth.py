@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.pipeline.publishing.table_publisher import MAX_SMALL_FILES, SMALL_BYTES
-from ariane.tables import TRACE_EVENTS, delta_log, object_tables, table_format
+from ariane.tables import TRACE_EVENTS, delta_log, table_format
+from ariane.tables.directory_tables import DirectoryTables
+from ariane.tables.object_tables import ObjectTables, file_path
 from ariane.tables.table_format import RETIRED_RETENTION_MS, DataFile, TableVersion
 from ariane.tables.table_home import ObjectHome
 from ariane.tables.time_buckets import bucket_of_time
@@ -50,7 +52,7 @@ class Load(NamedTuple):
 
 def data_file(number: int, at_ms: int, events: int, added_version: int | None = None) -> DataFile:
     bucket, added = bucket_of_time(at_ms), added_version or number
-    path = object_tables.file_path(number, bucket, added, at_ms, at_ms)
+    path = file_path(number, bucket, added, at_ms, at_ms)
     return DataFile(path, bucket, events, int(events * BYTES_PER_EVENT), added, at_ms, at_ms)
 
 
@@ -130,14 +132,13 @@ def of_directory(load: Load, days: int, hours: float) -> dict[str, Any]:
         directory.mkdir()
 
         def publish(former: TableVersion, version: TableVersion, now_ms: int) -> None:
-            table_format.write_version(home, TRACE_EVENTS, version)
-            delta_log.record_version(home, TRACE_EVENTS, version, now_ms, former=former)
+            DirectoryTables(home).publish(TRACE_EVENTS, former, version, now_ms)
 
         result = run(load, days, hours, publish)
         log = list((directory / delta_log.DELTA_LOG).iterdir())
         checkpoints = [path.stat().st_size for path in log if "checkpoint.parquet" in path.name]
         begin_s = time.perf_counter()
-        table_format.read_version(home, TRACE_EVENTS)
+        DirectoryTables(home).read_version(TRACE_EVENTS)
         return result | {
             "read_ms": round((time.perf_counter() - begin_s) * 1000, 1),
             "current_bytes": (directory / table_format.CURRENT).stat().st_size,
@@ -151,11 +152,11 @@ def of_delta_rs(load: Load, days: int, hours: float) -> dict[str, Any]:
         home = ObjectHome(Path(name).as_uri(), Path(name))
 
         def publish(former: TableVersion, version: TableVersion, now_ms: int) -> None:
-            object_tables.publish(home, TRACE_EVENTS, former, version, now_ms)
+            ObjectTables(home).publish(TRACE_EVENTS, former, version, now_ms)
 
         result = run(load, days, hours, publish)
         begin_s = time.perf_counter()
-        object_tables.read_version(home, TRACE_EVENTS)
+        ObjectTables(home).read_version(TRACE_EVENTS)
         return result | {"read_ms": round((time.perf_counter() - begin_s) * 1000, 1)}
 
 

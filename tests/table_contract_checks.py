@@ -8,7 +8,8 @@ from typing import Any
 
 from ariane.reports.tables import table_views
 from ariane.tables import ALL_TABLES
-from ariane.tables.table_format import BUCKET, read_version
+from ariane.tables.table_format import BUCKET
+from ariane.tables.table_store import read_version
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]]) -> None:

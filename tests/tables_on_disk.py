@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ariane.tables import TableSchema
-from ariane.tables.object_tables import arrow_schema
-from ariane.tables.table_format import CURRENT, DataFile, TableVersion, read_version
+from ariane.tables.arrow_types import arrow_schema
+from ariane.tables.table_format import CURRENT, DataFile, TableVersion
+from ariane.tables.table_store import read_version
 
 
 def put(

@@ -22,8 +22,10 @@ import deltalake
 
 from ariane.errors import StoreError
 from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.publishing.data_files import Target
+from ariane.pipeline.publishing.directory_files import DirectoryFiles
 from ariane.pipeline.publishing.table_publisher import TableChange
-from ariane.tables import TRAFFIC, TableSchema, delta_log, table_format
+from ariane.tables import TRAFFIC, delta_log, table_format, table_store
 from ariane.tables.table_format import DataFile, TableVersion
 
 NOW_MS = 1_700_000_000_000
@@ -34,19 +36,19 @@ FRAME: Any = None  # files are written by a double
 
 @pytest.fixture(autouse=True)
 def _files_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(change: TableChange, directory: Path, number: int, table: TableSchema) -> list[DataFile]:
-        buckets, added = cast("list[str]", change.frame), change.added_version or number
-        target = f"{table_format.version_directory(number)}/bucket"
+    def write(files: DirectoryFiles, target: Target, frame: object, rows: object) -> list[DataFile]:
+        buckets, (table, number, added) = cast("list[str]", frame), target
+        prefix = f"{table_format.version_directory(number)}/bucket"
         last_ms = NOW_MS - 70 * DAY_MS
-        directory.mkdir(parents=True, exist_ok=True)
+        (files.home / table.name).mkdir(parents=True, exist_ok=True)
         return [
             DataFile(
-                f"{target}={bucket.replace('%', '%25')}/part-{index}.parquet", bucket, 3, 9, added, last_ms, last_ms
+                f"{prefix}={bucket.replace('%', '%25')}/part-{index}.parquet", bucket, 3, 9, added, last_ms, last_ms
             )
             for index, bucket in enumerate(buckets)
         ]
 
-    monkeypatch.setattr(table_publisher, "_write_files", write)
+    monkeypatch.setattr(DirectoryFiles, "write", write)
 
 
 def change(*buckets: str, **values: Any) -> TableChange:
@@ -54,7 +56,7 @@ def change(*buckets: str, **values: Any) -> TableChange:
 
 
 def compact(home: Path, now_ms: int) -> None:
-    former = table_format.read_version(home, TRAFFIC)
+    former = table_store.read_version(home, TRAFFIC)
     assert former is not None
     merged = {file.path: file for file in former.files if file.bucket == NEW}
     added = max(file.added_version for file in merged.values())
@@ -77,7 +79,7 @@ COMMITS: tuple[Callable[[Path, int], object], ...] = (
 
 
 def current(home: Path) -> set[str]:
-    version = table_format.read_version(home, TRAFFIC)
+    version = table_store.read_version(home, TRAFFIC)
     return {file.path for file in version.files} if version else set()
 
 
@@ -194,7 +196,7 @@ def filled(home: Path, commits: int = 3) -> Path:
 def test_commits_carry_progress_and_say_which_of_them_change_data(tmp_path: Path) -> None:
     log = filled(tmp_path, len(COMMITS))
     table = deltalake.DeltaTable(str(log.parent))
-    version = table_format.read_version(tmp_path, TRAFFIC)
+    version = table_store.read_version(tmp_path, TRAFFIC)
     assert version is not None
     markers = [
         table.transaction_version(f"ariane/{name}") for name in ("version", "applied/journeys", "applied/clocks")
@@ -298,7 +300,7 @@ def test_a_log_with_a_gap_is_reported_with_a_remedy(tmp_path: Path) -> None:
 
 def test_a_version_that_is_recorded_twice_is_one_commit(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    version = table_format.read_version(tmp_path, TRAFFIC)
+    version = table_store.read_version(tmp_path, TRAFFIC)
     assert isinstance(version, TableVersion)
     delta_log.record_version(tmp_path, TRAFFIC, version, NOW_MS)
     assert len(list(log.glob("*.json"))) == 3

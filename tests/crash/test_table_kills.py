@@ -27,7 +27,6 @@ pytest.importorskip("deltalake", reason="needs deltalake: pip install 'ariane[ob
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 import ci_form
 import object_store
@@ -36,8 +35,8 @@ from ariane.errors import StoreError
 from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.publishing.table_publisher import TableChange
 from ariane.reports.tables import table_views
-from ariane.tables import TRAFFIC, delta_log, object_tables, table_format
-from ariane.tables.table_home import Home, ObjectHome, object_home
+from ariane.tables import TRAFFIC, arrow_types, delta_log, directory_tables, object_tables, table_format, table_store
+from ariane.tables.table_home import Home, object_home
 
 KILLS = ci_form.number("ARIANE_KILLS", short=6, long=20)
 SEED = int(os.environ.get("ARIANE_SEED", "0")) or time.time_ns() % 1_000_000
@@ -66,14 +65,14 @@ pytestmark = pytest.mark.timeout(300 + 20 * KILLS)
 
 def rows(bucket: str, minute: int, messages: int) -> pa.Table:
     row = {"minute": T0 + timedelta(minutes=minute), "direction": "out", "topic": bucket, "messages": messages}
-    return pa.Table.from_pylist([dict.fromkeys(TRAFFIC.column_names) | row], object_tables.arrow_schema(TRAFFIC))
+    return pa.Table.from_pylist([dict.fromkeys(TRAFFIC.column_names) | row], arrow_types.arrow_schema(TRAFFIC))
 
 
 def write_on(home: Home, checkpoint: Path, environment: dict[str, str]) -> None:
     """Run the process to kill: append batches to the tables, from the one that the checkpoint names."""
     os.environ.update(environment)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (table_publisher, delta_log):
+        for module in (directory_tables, delta_log):
             patch.setattr(module, "RETIRED_RETENTION_MS", RETENTION_S * 1000)
         retention = dict.fromkeys(
             ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"), f"interval {RETENTION_S} seconds"
@@ -117,14 +116,10 @@ def _write_batch(home: Home, batch: int) -> Iterator[None]:
 def _merge(home: Home, bucket: str, now_ms: int) -> None:
     """Compact a bucket, as `table_publisher.compact` does with Spark."""
     with table_publisher.exclusive_change(home, TRAFFIC):
-        former = table_format.read_version(home, TRAFFIC)
+        former = table_store.read_version(home, TRAFFIC)
         assert former is not None
         merged = {file.path: file for file in former.files if file.bucket == bucket}
-        if isinstance(home, ObjectHome):
-            dataset: Any = object_tables.open_dataset(home, TRAFFIC, lambda file: file.path in merged)
-        else:
-            paths = table_format.data_paths(home, TRAFFIC, lambda file: file.path in merged)
-            dataset = ds.dataset([str(path) for path in paths], object_tables.arrow_schema(TRAFFIC))
+        dataset = table_store.open_store(home).open_dataset(TRAFFIC, list(merged.values()))
         change = TableChange(
             rows={bucket: dataset.to_table()}, applied=former.applied, replaced=merged, as_of_ms=former.as_of_ms,
             added_version=max(file.added_version for file in merged.values()),
@@ -144,7 +139,7 @@ class Reader:
     def look(self) -> None:
         began_s = time.monotonic()
         try:
-            version = table_format.read_version(self._home, TRAFFIC)
+            version = table_store.read_version(self._home, TRAFFIC)
             # The computed table first: what is read later is not older.
             parts = [table_views.whole_table(table) for table in (TOTALS, TRAFFIC)]
             with table_views.open_views(self._home, *parts) as sql:

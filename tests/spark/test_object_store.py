@@ -28,7 +28,8 @@ from ariane.pipeline import jobs, run
 from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.publishing.table_publisher import TableChange
 from ariane.reports.tables import pipeline_status, table_views
-from ariane.tables import JOURNEYS, TRAFFIC, object_tables, table_format
+from ariane.tables import JOURNEYS, TRAFFIC, table_store
+from ariane.tables.object_tables import ObjectTables
 from ariane.tables.table_home import ObjectHome, object_home
 from ariane.tables.time_buckets import bucket_of_time
 
@@ -70,7 +71,7 @@ def topics(home: ObjectHome) -> dict[str, int]:
 def test_versions_are_committed_once_and_read_by_all(spark: SparkSession, home: ObjectHome) -> None:
     odd = "2026-11-21.%RETRY%a b"
     with table_publisher.lock_tables(home, [TRAFFIC]):
-        assert table_format.read_version(home, TRAFFIC) is None
+        assert table_store.read_version(home, TRAFFIC) is None
         for _ in range(2):
             table_publisher.append_batch(minutes(spark, "a", -60, 0, 1, 10, 11), home, TRAFFIC, "q 1", 0, NOW_MS)
         table_publisher.append_batch(minutes(spark, "b", 3, 4, 20), home, TRAFFIC, "q 1", 1, NOW_MS)
@@ -84,7 +85,7 @@ def test_versions_are_committed_once_and_read_by_all(spark: SparkSession, home: 
             table_publisher.compact(spark, home, TRAFFIC, NOW_MS)
         table_publisher.expire(home, TRAFFIC, bucket_of_time(ms_of(T0)), NOW_MS)
         assert topics(home) == {"a": 2, "b": 3, "c": 1, "d": 1}
-        version = table_format.read_version(home, TRAFFIC)
+        version = table_store.read_version(home, TRAFFIC)
         assert version is not None
         assert (version.rows, version.applied, version.as_of_ms) == (7, {"q 1": 1}, ms_of(T0) + 1_200_000)
         assert {file.bucket: file.rows for file in version.files}[odd] == 1
@@ -92,9 +93,9 @@ def test_versions_are_committed_once_and_read_by_all(spark: SparkSession, home: 
         assert [(row["topic"], row["minute"], row["queueing_ms"], row["bucket"]) for row in rows] == [
             ("d", (T0 + timedelta(minutes=5)).replace(tzinfo=None), {5: 1}, odd)
         ]
-        object_tables.vacuum(home, TRAFFIC)
+        table_publisher.remove_retired(home, TRAFFIC, NOW_MS)
         assert topics(home) == {"a": 2, "b": 3, "c": 1, "d": 1}, "removed files stay for readers of the version before"
-    delta = deltalake.DeltaTable(object_tables.table_uri(home, TRAFFIC))
+    delta = deltalake.DeltaTable(f"{home.uri}/traffic")
     assert delta.to_pyarrow_dataset().count_rows() == 7
     polars = pytest.importorskip("polars", reason="needs polars: pip install polars")
     assert polars.scan_delta(delta).filter(polars.col("bucket") == odd).collect()["topic"].to_list() == ["d"]
@@ -105,7 +106,7 @@ def test_a_batch_is_there_once_if_its_commit_fails(
     spark: SparkSession, home: ObjectHome, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
     """The driver ends before its commit, or does not get the response to it."""
-    publish = object_tables.publish
+    publish = ObjectTables.publish
 
     def fail(*of: Any) -> None:
         if is_committed:
@@ -113,7 +114,7 @@ def test_a_batch_is_there_once_if_its_commit_fails(
         raise StoreError("the connection was closed")
 
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="connection was closed"):
-        patch.setattr(object_tables, "publish", fail)
+        patch.setattr(ObjectTables, "publish", fail)
         table_publisher.append_batch(minutes(spark, "a", 0, 10), home, TRAFFIC, "q 1", 0, NOW_MS)
     assert topics(home) == ({"a": 2} if is_committed else {})
     table_publisher.append_batch(minutes(spark, "a", 0, 10), home, TRAFFIC, "q 1", 0, NOW_MS)
@@ -124,16 +125,16 @@ def test_writers_that_would_lose_or_repeat_rows_are_refused(spark: SparkSession,
     first = table_publisher.append_batch(minutes(spark, "a", 0), home, TRAFFIC, "q 1", 0, NOW_MS)
     table_publisher.append_batch(minutes(spark, "a", 1), home, TRAFFIC, "q 1", 1, NOW_MS)
     with pytest.raises(StoreError, match=r"another pipeline is writing s3://tables/"):
-        object_tables.publish(home, TRAFFIC, first, first.replace(removed=lambda _: True, now_ms=NOW_MS), NOW_MS)
+        ObjectTables(home).publish(TRAFFIC, first, first.replace(removed=lambda _: True, now_ms=NOW_MS), NOW_MS)
     with pytest.raises(StoreError, match=r"q that another checkpoint has read; .*copy it to .*checkpoint/q"):
         table_publisher.append_batch(minutes(spark, "a", 1), home, TRAFFIC, "q 2", 0, NOW_MS)
     with pytest.raises(StoreError, match="lacks batches 2 to 3 of q"):
         table_publisher.append_batch(minutes(spark, "a", 1), home, TRAFFIC, "q 1", 4, NOW_MS)
-    deltalake.DeltaTable(object_tables.table_uri(home, TRAFFIC)).delete("bucket = 'x'")
+    deltalake.DeltaTable(f"{home.uri}/traffic").delete("bucket = 'x'")
     assert topics(home) == {"a": 2}, "a deletion without rows is no commit"
-    deltalake.DeltaTable(object_tables.table_uri(home, TRAFFIC)).delete()
+    deltalake.DeltaTable(f"{home.uri}/traffic").delete()
     with pytest.raises(StoreError, match="was changed by another program: .*DELETE in version"):
-        table_format.read_version(home, TRAFFIC)
+        table_store.read_version(home, TRAFFIC)
 
 
 def test_a_job_writes_tables_that_commands_read(
@@ -161,7 +162,7 @@ def test_a_job_writes_tables_that_commands_read(
                 spark=spark, job=trace, streams={"traces": messages}, home=home, settings=settings, stop=stop
             )
             runner.run(run.SilentListener())
-    version = table_format.read_version(home, JOURNEYS)
+    version = table_store.read_version(home, JOURNEYS)
     assert version is not None
     assert version.rows == 2
     assert list(pipeline_status.read_statuses(home)) == ["traces"]

@@ -21,7 +21,7 @@ from ariane.reports.replay import replay_source
 from ariane.reports.replay.replay_source import ReplayFilter
 from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.spark.records import arrow_decoder
-from ariane.tables import ARCHIVE, table_format
+from ariane.tables import ARCHIVE, table_store
 from ariane.tables.time_buckets import bucket_of_time
 from ariane.testing import LocalCluster
 
@@ -59,7 +59,7 @@ def test_batches_are_archived_once_by_day_and_topic_and_old_days_expire(spark: S
     )
     for _ in range(2):
         table_publisher.append_batch(batch, tmp_path, ARCHIVE, "archive q", 0, T0_MS)
-    now = table_format.read_version(tmp_path, ARCHIVE)
+    now = table_store.read_version(tmp_path, ARCHIVE)
     assert now is not None
     first, second = (f"{datetime.fromtimestamp((T0_MS + ms) / 1000, UTC):%Y-%m-%d}" for ms in (0, DAY_MS))
     assert sorted((file.bucket, file.rows) for file in now.files) == [
@@ -79,7 +79,7 @@ def test_only_small_files_are_merged(spark: SparkSession, tmp_path: Path, monkey
     for number in range(4):
         batch = archive.archive_rows(messages(spark, ("orders", number, number)))
         table_publisher.append_batch(batch, tmp_path, ARCHIVE, "archive q", number, T0_MS)
-    before = table_format.read_version(tmp_path, ARCHIVE)
+    before = table_store.read_version(tmp_path, ARCHIVE)
     assert before is not None
     large = before.files[0]
     monkeypatch.setattr(table_publisher, "SMALL_BYTES", large.bytes)

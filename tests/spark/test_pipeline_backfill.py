@@ -18,7 +18,7 @@ from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.pipeline.tables import trace_decoding
 from ariane.reports.tables import pipeline_status
 from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
-from ariane.tables.table_format import read_version
+from ariane.tables.table_store import read_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,7 @@ from ariane.pipeline.publishing import (
     table_publisher,
 )
 from ariane.pipeline.tables import health, trace_decoding, traffic
-from ariane.tables import ALL_TABLES, CLOCKS, JOURNEYS, MESSAGES, TRACE_EVENTS, table_format
+from ariane.tables import ALL_TABLES, CLOCKS, JOURNEYS, MESSAGES, TRACE_EVENTS, directory_tables, table_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ class Feed:
         if stored:
             added.append((MESSAGES, frames.stored_messages(self.spark, stored)))
         for table, frame in added:
-            former = table_format.read_version(self.home, table)
+            former = table_store.read_version(self.home, table)
             change = table_publisher.TableChange(frame=frame, applied=former.applied if former else {})
             table_publisher.commit(self.home, table, change, 0)
 
@@ -70,7 +70,7 @@ class Feed:
 
     def rows(self, name: str) -> list[str]:
         (table,) = (table for table in ALL_TABLES if table.name == name)
-        paths = table_format.data_paths(self.home, table)
+        paths = directory_tables.data_paths(self.home, table)
         return sorted(str(row) for path in paths for row in pq.ParquetFile(path).read(table.column_names).to_pylist())
 
 
@@ -157,9 +157,9 @@ def test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock(
         inputs = {
             table.name: version
             for table in journeys.inputs
-            if (version := table_format.read_version(feed.home, table)) is not None
+            if (version := table_store.read_version(feed.home, table)) is not None
         }
-        former = table_format.read_version(feed.home, JOURNEYS)
+        former = table_store.read_version(feed.home, JOURNEYS)
         assert former is not None
         return few_rows.changed_messages(feed.home, inputs, former.applied, journeys.timed)
 

@@ -15,7 +15,7 @@ from trace_frames import before, pub
 from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.tables import message_keys
 from ariane.reports.tables import table_views
-from ariane.tables import MESSAGE_KEYS, table_format
+from ariane.tables import MESSAGE_KEYS, table_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def test_past_days_are_merged_and_late_rows_are_still_found(
             ]
 
     def file_slots() -> list[str]:
-        now = table_format.read_version(tmp_path, MESSAGE_KEYS)
+        now = table_store.read_version(tmp_path, MESSAGE_KEYS)
         assert now is not None
         return sorted(file.bucket for file in now.files)
 

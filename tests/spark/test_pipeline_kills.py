@@ -31,7 +31,7 @@ import spark_classes
 from ariane.pipeline import jobs, run
 from ariane.pipeline.publishing import table_publisher
 from ariane.reports.tables import table_views
-from ariane.tables import JOURNEYS, TRACE_EVENTS, object_tables, table_format
+from ariane.tables import JOURNEYS, TRACE_EVENTS, arrow_types, table_store
 from ariane.tables.table import split_type
 from ariane.tables.table_home import Home, object_home
 
@@ -83,7 +83,7 @@ class Reader:
 
     def look(self) -> int:
         """Return the number of events; assert that each exists once and that none has disappeared."""
-        now = table_format.read_version(self._home, TRACE_EVENTS)
+        now = table_store.read_version(self._home, TRACE_EVENTS)
         with table_views.open_views(
             self._home, table_views.whole_table(TRACE_EVENTS), table_views.whole_table(JOURNEYS)
         ) as sql:
@@ -129,7 +129,7 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(tmp_path: Pa
     inbox, home = tmp_path / "inbox", home_of(home_text, tmp_path)
     inbox.mkdir()
     columns = (column.split(" ", 1) for column in split_type(f"STRUCT<{jobs.TRACES.schema}>")[1])
-    schema = pa.schema([(name, object_tables.arrow_type(kind)) for name, kind in columns])
+    schema = pa.schema([(name, arrow_types.arrow_type(kind)) for name, kind in columns])
     count = KILLS * FILES_PER_KILL + EXTRA_FILES
     for number in range(count):
         bodies = []
@@ -182,11 +182,11 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(tmp_path: Pa
     with table_views.open_views(home, table_views.whole_table(JOURNEYS)) as sql:
         results = table_views.query(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
     assert results == [{"result": "success", "messages": count * MESSAGES}]
-    print(f"killed {dict(killed)}, {reader.reads} reads, {table_format.read_version(home, TRACE_EVENTS)!r:.80}")
+    print(f"killed {dict(killed)}, {reader.reads} reads, {table_store.read_version(home, TRACE_EVENTS)!r:.80}")
 
 
 def journeys(home: Home) -> int:
-    now = table_format.read_version(home, JOURNEYS)
+    now = table_store.read_version(home, JOURNEYS)
     return now.rows if now else 0
 
 

@@ -36,7 +36,7 @@ from ariane.pipeline.tables import messages
 from ariane.reports import delay_report, transaction_report
 from ariane.reports.report import Report, Table
 from ariane.reports.tables import table_views
-from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_format
+from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_store
 from ariane.testing import LocalCluster
 from planted_secrets import files_below, leaks, planted
 from table_contract_checks import check_home
@@ -122,7 +122,7 @@ def test_late_position_marks_update_their_messages(spark: SparkSession, tmp_path
     half, other, timer = log.half(a, 0), log.half(b, 0), log.timer(c, 0, 90_000_000)
     send(log.rows)
     assert run_once(spark, home, inbox) == [("position_marks", 0), ("delays", 1), ("transactions", 2)]
-    before = table_format.read_version(home, TRANSACTIONS)
+    before = table_store.read_version(home, TRANSACTIONS)
     assert before is not None
 
     op, cancel = log.op(half, ms=86_400_000), log.cancel(timer, 86_400_001)
@@ -133,14 +133,14 @@ def test_late_position_marks_update_their_messages(spark: SparkSession, tmp_path
         (b, "open"),
     ]
     assert [(row["state"], row["cancelled_at"]) for row in rows_of(home, DELAYS)] == [("cancelled", at(86_400_001))]
-    after = table_format.read_version(home, TRANSACTIONS)
+    after = table_store.read_version(home, TRANSACTIONS)
     assert after is not None
     kept = {file.path for file in before.files} & {file.path for file in after.files}
     assert len(kept) == 1, "the bucket of the half that nobody marked was folded again"
     # The as-of time of the tables is that of the newest message of any topic, although the last mark is older.
     send([log.put("T", unique_id(9), 90_000_000)])
     assert [name for name, _ in run_once(spark, home, inbox)] == ["delays", "transactions"]
-    delays = table_format.read_version(home, DELAYS)
+    delays = table_store.read_version(home, DELAYS)
     assert delays is not None
     assert delays.as_of_ms == int(at(90_000_000).timestamp() * 1000)
 

@@ -21,7 +21,7 @@ import mixed_traffic
 from ariane.cli.servers.process.run_server import READY
 from ariane.pipeline.spark_session import java_fault
 from ariane.reports.tables import table_views
-from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS, table_format
+from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS, table_store
 from ariane.testing.java import free_ports
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def until(what: str, is_so: Callable[[], bool], log: Path) -> None:
 
 
 def rows(tables: Path, table: TableSchema) -> int:
-    now = table_format.read_version(tables, table)
+    now = table_store.read_version(tables, table)
     return now.rows if now else 0
 
 

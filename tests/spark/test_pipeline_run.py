@@ -32,7 +32,16 @@ from ariane.pipeline.tables import bucket_columns, trace_decoding
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views
 from ariane.spark.read import source_options
-from ariane.tables import CLOCKS, JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, TableSchema, table_format, time_buckets
+from ariane.tables import (
+    CLOCKS,
+    JOURNEYS,
+    TRACE_EVENTS,
+    TRACE_REJECTS,
+    TableSchema,
+    table_format,
+    table_store,
+    time_buckets,
+)
 from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
@@ -75,7 +84,7 @@ def unique_id(hours: int, minutes: int = 0) -> str:
 
 
 def files(fed: Fed, table: TableSchema) -> tuple[table_format.DataFile, ...]:
-    now = table_format.read_version(fed.home, table)
+    now = table_store.read_version(fed.home, table)
     assert now is not None
     return now.files
 
@@ -174,7 +183,7 @@ def test_new_events_are_aggregated_and_a_round_without_updates_publishes_nothing
     assert fresh.warnings == ()
     assert fresh.as_of_ms is not None
     assert begun_ms <= fresh.as_of_ms <= now_ms, "when all was read; the newest message is old"
-    journeys = table_format.read_version(fed.home, JOURNEYS)
+    journeys = table_store.read_version(fed.home, JOURNEYS)
     assert journeys is not None
     assert journeys.as_of_ms == frames.T0_MS + 60_000
 
@@ -195,7 +204,7 @@ def test_all_tables_of_a_round_contain_the_rows_of_its_start(fed: Fed) -> None:
 
     fed.send(frames.body([pub("A")]))
     run_job(fed.spark, job, {"traces": fed.messages()}, fed.home, AppendingListener(), once=True)
-    clocks, journeys = (table_format.read_version(fed.home, table) for table in computed)
+    clocks, journeys = (table_store.read_version(fed.home, table) for table in computed)
     assert clocks is not None
     assert journeys is not None
     assert journeys.applied["trace_events"] == clocks.applied["trace_events"]
@@ -311,7 +320,7 @@ def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_reade
     assert folded(fed.run_once()) == [], "merging brings no news"
     old = sorted((fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/*.parquet"))
     assert len(old) == 4
-    now = table_format.read_version(fed.home, TRACE_EVENTS)
+    now = table_store.read_version(fed.home, TRACE_EVENTS)
     assert now is not None
     frame = table_publisher.read_table(fed.spark, fed.home, TRACE_EVENTS).limit(0)
     later = max(item.retired_ms for item in now.retired) + table_format.RETIRED_RETENTION_MS
@@ -341,13 +350,13 @@ def test_expired_buckets_are_removed_from_the_tables(fed: Fed) -> None:
 def test_a_failed_aggregation_leaves_the_table_unchanged(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
-    former = table_format.read_version(fed.home, JOURNEYS)
+    former = table_store.read_version(fed.home, JOURNEYS)
     good = table_publisher.read_table(fed.spark, fed.home, JOURNEYS)
     failing = good.withColumn("topic", F.raise_error(F.lit("the disk is on fire")).cast("string"))
     change = table_publisher.TableChange(frame=failing, applied={})
     with pytest.raises(Exception, match="the disk is on fire"):
         table_publisher.commit(fed.home, JOURNEYS, change, 0)
-    assert table_format.read_version(fed.home, JOURNEYS) == former
+    assert table_store.read_version(fed.home, JOURNEYS) == former
     assert fed.journeys() == [("A", None)]
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from ariane.clock import ms_of
 from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.publishing.table_publisher import TableChange
-from ariane.tables import TRAFFIC, table_format
+from ariane.tables import TRAFFIC, table_store
 from ariane.tables.time_buckets import bucket_of_time
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def home(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(table_publisher, "MAX_SMALL_FILES", 2)
         table_publisher.compact(spark, home, TRAFFIC, NOW_MS)
     table_publisher.expire(home, TRAFFIC, bucket_of_time(ms_of(T0)), NOW_MS)
-    version = table_format.read_version(home, TRAFFIC)
+    version = table_store.read_version(home, TRAFFIC)
     assert version is not None
     assert (version.rows, len(version.files), len(version.retired)) == (13, 3, 5)
     return home

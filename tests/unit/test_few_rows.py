@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -36,7 +37,8 @@ def test_rewritten_files_name_the_messages_that_differ_from_earlier_ones(tmp_pat
     directory = tmp_path / MESSAGE_ROWS.name
     few_rows.write(directory / "v=00000001", MESSAGE_ROWS, {BUCKET: rows_of("a", "b", "c")})
     for number, changed in ((2, "a"), (3, "b")):
-        table_format.write_version(tmp_path, MESSAGE_ROWS, version_of(file_of(number - 1), number=number - 1))
+        former = version_of(file_of(number - 1), number=number - 1)
+        (directory / table_format.CURRENT).write_bytes(msgspec.json.encode(former))
         merged = few_rows.merge(tmp_path, MESSAGE_ROWS, {BUCKET: {changed}}, {BUCKET: rows_of(changed)})
         few_rows.write(directory / f"v={number:08d}", MESSAGE_ROWS, merged)
     versions = {MESSAGE_ROWS.name: version_of(file_of(3), number=3)}

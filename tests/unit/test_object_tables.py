@@ -14,7 +14,8 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 import deltalake
 
-from ariane.tables import TRAFFIC, object_tables
+from ariane.tables import TRAFFIC
+from ariane.tables.object_tables import ObjectTables, file_path
 from ariane.tables.table_format import DataFile, TableVersion
 from ariane.tables.table_home import ObjectHome
 
@@ -24,10 +25,10 @@ BUCKET = "2026-11-21T1020"
 def publish(home: ObjectHome, former: TableVersion) -> TableVersion:
     """Add a file with one row; its progress is the number of files."""
     number = former.version + 1
-    file = DataFile(object_tables.file_path(number, BUCKET, number, 1, 1), BUCKET, 1, 9, number, 1, 1)
+    file = DataFile(file_path(number, BUCKET, number, 1, 1), BUCKET, 1, 9, number, 1, 1)
     version = former.replace(removed=lambda _: False, added=[file], retired=[], now_ms=1)
     version = msgspec.structs.replace(version, applied={"traces 1": len(version.files)})
-    object_tables.publish(home, TRAFFIC, former, version, 1)
+    ObjectTables(home).publish(TRAFFIC, former, version, 1)
     return version
 
 
@@ -43,10 +44,10 @@ def test_a_version_that_is_read_during_commits_is_one_of_them(tmp_path: Path, mo
         return history(table, limit)
 
     monkeypatch.setattr(deltalake.DeltaTable, "history", read_after_commits)
-    version = object_tables.read_version(home, TRAFFIC)
+    version = ObjectTables(home).read_version(TRAFFIC)
     assert version is not None
     assert (version.version, version.rows, version.applied) == (first.version, 1, {"traces 1": 1})
-    version = object_tables.read_version(home, TRAFFIC)
+    version = ObjectTables(home).read_version(TRAFFIC)
     assert version is not None
     assert (version.rows, version.applied) == (3, {"traces 1": 3})
 
@@ -56,7 +57,7 @@ def test_a_vacuum_leaves_the_state_that_another_writer_commits_meanwhile(
 ) -> None:
     home = ObjectHome(tmp_path.as_uri(), tmp_path)
     first = publish(home, TableVersion.initial(TRAFFIC, 1))
-    orphan = tmp_path / TRAFFIC.name / object_tables.file_path(1, "2026-11-21.%RETRY%a b", 1, 1, 1)
+    orphan = tmp_path / TRAFFIC.name / file_path(1, "2026-11-21.%RETRY%a b", 1, 1, 1)
     orphan.parent.mkdir(parents=True)
     orphan.touch()
     os.utime(orphan, (1, 1))
@@ -68,8 +69,8 @@ def test_a_vacuum_leaves_the_state_that_another_writer_commits_meanwhile(
         return vacuum(table, **values)
 
     monkeypatch.setattr(deltalake.DeltaTable, "vacuum", commit_and_vacuum)
-    object_tables.vacuum(home, TRAFFIC, orphans=True)
+    ObjectTables(home).recover(TRAFFIC, 1)
     assert not orphan.exists()
-    version = object_tables.read_version(home, TRAFFIC)
+    version = ObjectTables(home).read_version(TRAFFIC)
     assert version is not None
     assert (version.rows, version.applied) == (2, {"traces 1": 2})

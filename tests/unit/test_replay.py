@@ -32,7 +32,7 @@ from ariane.protocol.command import Command
 from ariane.reports.replay import replay_source
 from ariane.reports.replay.replay_result import ResultFile
 from ariane.reports.replay.replay_source import ReplayFilter
-from ariane.tables import ARCHIVE, table_format
+from ariane.tables import ARCHIVE, table_store
 from ariane.tables.table_format import CURRENT, DataFile, TableVersion
 from ariane.testing.clock import FakeClock
 
@@ -409,7 +409,7 @@ def test_messages_removed_by_a_broker_during_the_replay_are_an_error(code: Respo
 
 def test_duplicates_in_an_archive_are_sent_once(tmp_path: Path) -> None:
     home = archive(tmp_path)
-    now = table_format.read_version(home, ARCHIVE)
+    now = table_store.read_version(home, ARCHIVE)
     assert now is not None
     (home / ARCHIVE.name / "again.parquet").write_bytes((home / ARCHIVE.name / now.files[0].path).read_bytes())
     repeated = msgspec.structs.replace(now.files[0], path="again.parquet")

@@ -18,8 +18,10 @@ from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
 from ariane.pipeline import jobs, run, source_reader
 from ariane.pipeline.publishing import incremental, staged_tables, table_publisher
+from ariane.pipeline.publishing.data_files import Target
+from ariane.pipeline.publishing.directory_files import DirectoryFiles
 from ariane.reports.tables import pipeline_status
-from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format
+from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format, table_store
 from ariane.tables.table_format import DataFile, TableVersion
 from ariane.tables.time_buckets import bucket_of_id, bucket_of_time
 
@@ -33,28 +35,28 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DataFile]]:
     """The files of the next version, in place of what Spark would write."""
     next_ones: list[DataFile] = []
 
-    def write(change: table_publisher.TableChange, directory: Path, number: int, table: TableSchema) -> list[DataFile]:
-        added = change.added_version or number
-        directory.mkdir(parents=True, exist_ok=True)
+    def write(files: DirectoryFiles, target: Target, *rows: object) -> list[DataFile]:
+        table, number, added = target
+        (files.home / table.name).mkdir(parents=True, exist_ok=True)
         bucket = bucket_of_time(T0_MS)
         return next_ones or [
             DataFile(f"v={number:08d}/bucket={bucket}/part.parquet", bucket, 1, 9, added, T0_MS, T0_MS)
         ]
 
-    monkeypatch.setattr(table_publisher, "_write_files", write)
+    monkeypatch.setattr(DirectoryFiles, "write", write)
     monkeypatch.setattr(staged_tables, "MAX_ROWS", 0)  # nothing is computed without Spark
     yield next_ones
 
 
 def there(home: Path, table: TableSchema) -> TableVersion:
-    now = table_format.read_version(home, table)
+    now = table_store.read_version(home, table)
     assert now is not None
     return now
 
 
 def test_a_batch_during_an_expiry_loses_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
-    write = table_publisher._write_files
+    write = DirectoryFiles.write
     others: list[threading.Thread] = []
 
     def write_while_others_change(*of: Any) -> list[DataFile]:
@@ -64,7 +66,7 @@ def test_a_batch_during_an_expiry_loses_no_rows(tmp_path: Path, monkeypatch: pyt
         others.append(other)
         return write(*of)
 
-    monkeypatch.setattr(table_publisher, "_write_files", write_while_others_change)
+    monkeypatch.setattr(DirectoryFiles, "write", write_while_others_change)
     table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 1, T0_MS)
     for other in others:
         other.join(10)

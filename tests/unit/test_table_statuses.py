@@ -12,7 +12,8 @@ pytest.importorskip("pyarrow", reason="the tables of this test are written with 
 from ariane import tables
 from ariane.reports.tables import pipeline_status
 from ariane.tables import CLOCKS, JOURNEYS, TRACE_EVENTS, TableSchema, lineage
-from ariane.tables.table_format import TableVersion, read_version
+from ariane.tables.table_format import TableVersion
+from ariane.tables.table_store import read_version
 from tables_on_disk import put
 
 NOW_MS = 1_700_000_000_000

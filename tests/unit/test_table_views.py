@@ -16,7 +16,7 @@ from ariane.cli.options.command_names import JOBS
 from ariane.errors import StoreError
 from ariane.reports.tables import pipeline_status, table_contents, table_views
 from ariane.reports.tables.pipeline_status import Freshness, SourceStatus
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TableSchema, table_format
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TableSchema, table_format, table_store
 from tables_on_disk import put
 
 T0_MS = 1_700_000_000_000
@@ -100,7 +100,7 @@ def test_an_unreadable_current_file_is_reported(tmp_path: Path) -> None:
     put(tmp_path, EVERY, [{}])
     (tmp_path / "every" / "CURRENT").write_text("nonsense")
     with pytest.raises(StoreError, match=r"Cannot read .*CURRENT: .*run the pipeline again"):
-        table_format.read_version(tmp_path, EVERY)
+        table_store.read_version(tmp_path, EVERY)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_table_of_another_format_version_is_rejected_with_a_remedy(tmp_path: P
     with pytest.raises(
         StoreError, match=rf"has table format [19], expected {table_format.FORMAT}: .*Remove {tmp_path} and run"
     ):
-        table_format.read_version(tmp_path, EVERY)
+        table_store.read_version(tmp_path, EVERY)
 
 
 def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms: int | None = None) -> None:

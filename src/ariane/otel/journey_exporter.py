@@ -21,7 +21,8 @@ from ariane.errors import ArianeError
 from ariane.otel.journey_spans import journey_spans, span_key
 from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, MESSAGES, table_format
-from ariane.tables.table_home import Home, local_dir
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store, read_version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -54,7 +55,7 @@ class JourneyExporter:
 
     def __init__(self, home: Home, exporter: SpanExporter) -> None:
         self._home = home
-        self._directory = local_dir(home) / DIRECTORY
+        self._directory = open_store(home).local_dir / DIRECTORY
         self._exporter = exporter
 
     def export_new(self) -> int:
@@ -63,7 +64,7 @@ class JourneyExporter:
         Raises:
             ArianeError: the collector did not accept spans; they are exported by the next call.
         """
-        version = table_format.read_version(self._home, JOURNEYS)
+        version = read_version(self._home, JOURNEYS)
         done = self._read_progress()
         if version is None or version.version == done.journeys_version:
             return 0

@@ -17,8 +17,9 @@ from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.publishing import incremental, table_publisher
 from ariane.reports.tables.pipeline_status import read_statuses
 from ariane.tables import TableSchema
-from ariane.tables.table_format import BUCKET, TableVersion, read_version
+from ariane.tables.table_format import BUCKET, TableVersion
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import read_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,8 @@ from ariane.errors import ArianeError
 from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.spark.read import offset_ranges
 from ariane.spark.read.source_options import parse
-from ariane.tables.table_home import Home, local_dir
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store
 
 log = logging.getLogger("ariane.pipeline")
 
@@ -40,7 +41,7 @@ def _exceeds_one_batch(source: TopicSource, options: Mapping[str, str], home: Ho
 
     # One attempt: the queries have retries of their own.
     reader = StreamReader(parse({**options, **source.options, **source.limits, "retries": "0"}), [])
-    start = _last_offset(local_dir(home) / "checkpoint" / source.name) or reader.initialOffset()
+    start = _last_offset(open_store(home).local_dir / "checkpoint" / source.name) or reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     latest = (reader.reportLatestOffset() or {}).get("latest", {})
     reached = offset_ranges.end_positions(end)

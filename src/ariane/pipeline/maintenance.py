@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ariane.pipeline.jobs import PipelineJob
 from ariane.pipeline.publishing import table_publisher
 from ariane.tables import TableSchema
-from ariane.tables.table_format import read_version
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import read_version
 from ariane.tables.time_buckets import bucket_of_time
 
 if TYPE_CHECKING:

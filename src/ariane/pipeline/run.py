@@ -33,7 +33,8 @@ from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
 from ariane.tables import TableSchema
-from ariane.tables.table_home import Home, local_dir
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,9 +138,8 @@ def run(
         ConfigError: Java or pyspark is missing, `home` is not writable, or `spark_conf` has a reserved setting.
         ArianeError: messages were removed before they were read, or Spark failed: one line, the traceback is in HOME/spark.log.
     """
-    home = home.resolve() if isinstance(home, Path) else home
     settings, listener, stop = settings or RunSettings(), listener or SilentListener(), stop or threading.Event()
-    log = local_dir(home) / "spark.log"
+    log = open_store(home).local_dir / "spark.log"
     # Both JIT compilers pay off for a job that runs on, and for a backlog.
     is_long = not settings.once or backlog.has_backlog(job, options, home)
     with (
@@ -150,7 +150,9 @@ def run(
         ) as spark,
     ):
         limits = {"minOffsetsPerTrigger": str(round_pacing.MIN_BATCH_MESSAGES)}
-        read = partial(read_stream, options={**limits, **options}, rounds=round_pacing.round_file(local_dir(home)))
+        read = partial(
+            read_stream, options={**limits, **options}, rounds=round_pacing.round_file(open_store(home).local_dir)
+        )
         streams = {
             source.name: restarts.retry_transient(source.name, partial(read, spark, source), stop, listener.print_line)
             for source in job.sources
@@ -211,7 +213,8 @@ class JobRunner:
         self._stop = stop  # set by signals; every wait of the runner ends with it
         self._readers: tuple[SourceReader, ...] = ()  # while running, one per source
         # Frames of small computations, built once; an object store has none.
-        self._staged = staged_tables.StagedTables(spark, home) if isinstance(home, Path) else None
+        directory = open_store(home).directory
+        self._staged = staged_tables.StagedTables(spark, directory) if directory else None
         self._listener: JobListener = SilentListener()  # prints progress, or nothing in tests
 
     def run(self, listener: JobListener) -> None:
@@ -265,7 +268,9 @@ class JobRunner:
     def _run_until_stopped(self) -> None:
         maintained_s = time.monotonic()
         rest_s, appended = self._settings.interval_s, 0
-        pacer = round_pacing.RoundPacer(round_pacing.round_file(local_dir(self._home)), self._settings.interval_s)
+        pacer = round_pacing.RoundPacer(
+            round_pacing.round_file(open_store(self._home).local_dir), self._settings.interval_s
+        )
         while True:
             has_appended = partial(self._has_appended, appended)
             if not round_pacing.await_round(self._stop, rest_s, self._settings.interval_s, has_appended):

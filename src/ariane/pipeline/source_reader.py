@@ -22,7 +22,8 @@ from ariane.pipeline.publishing import few_rows, small_batches, table_publisher
 from ariane.protocol.client_rules.transient import UNAVAILABLE
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag
-from ariane.tables.table_home import Home, local_dir
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,7 +72,7 @@ class SourceReader:
         self._messages = messages  # streaming DataFrame; each start builds a new query from it
         self._home = home  # tables, status and checkpoints are below it
         # Spark's offsets and commits; a restart continues from it, so it must survive the process.
-        self._checkpoint = local_dir(home) / "checkpoint" / source.name
+        self._checkpoint = open_store(home).local_dir / "checkpoint" / source.name
         self._interval_s = interval_s  # None: read what is available, then end
         self._closing = closing  # set when the job ends
         self._small = small  # computes micro-batches of few messages; None: they are computed as all others

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from ariane.reports.tables.plot_buckets import bucket_ms
 from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.tables import CONSUMPTION
-from ariane.tables.table_format import read_version
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import read_version
 
 # Name → which rows, their value, and how minutes of a bucket are combined.
 _SUMS = {

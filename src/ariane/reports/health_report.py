@@ -12,8 +12,8 @@ from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.reports.texts import Text, text
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables.declarations import health as kinds
-from ariane.tables.table_format import read_version
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import read_version
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -17,7 +17,7 @@ from ariane.reports.journey_steps import row_steps
 from ariane.reports.report import utc_time
 from ariane.reports.tables import table_contents, table_views
 from ariane.reports.trace_steps import SUCCESS, StepKind, TraceStep
-from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, table_format
+from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, table_format, table_store
 from ariane.tables.table_home import Home
 from ariane.tables.time_buckets import MAX_AHEAD_MS, bucket_start_ms, candidate_buckets
 
@@ -159,7 +159,7 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
 
 
 def _published(home: Home) -> table_format.TableVersion:
-    version = table_format.read_version(home, JOURNEYS)
+    version = table_store.read_version(home, JOURNEYS)
     if version is None:
         command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
         raise StoreError(
@@ -175,7 +175,7 @@ def _candidate_buckets(home: Home, message_id: str, version: table_format.TableV
     as_of_times = [
         source.as_of_ms
         for table in (TRACE_EVENTS, MESSAGES)
-        if (source := table_format.read_version(home, table)) is not None
+        if (source := table_store.read_version(home, table)) is not None
     ]
     times = [ms for ms in (*starts, *as_of_times, version.as_of_ms) if ms is not None]
     if not times:

@@ -13,22 +13,32 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from ariane.errors import StoreError
+from ariane.tables.arrow_types import arrow_schema
 from ariane.tables.delta_log import PARTITION_COLUMNS, WRITER, schema_string
-from ariane.tables.table import TableSchema, split_type
-from ariane.tables.table_format import BUCKET, RETIRED_RETENTION_MS, DataFile, TableVersion, version_directory
+from ariane.tables.table import TableSchema
+from ariane.tables.table_format import (
+    BUCKET,
+    RETIRED_RETENTION_MS,
+    DataFile,
+    RetiredFile,
+    TableVersion,
+    version_directory,
+)
 from ariane.tables.table_home import ObjectHome
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
+    from pyarrow.dataset import Dataset
     from pyarrow.fs import FileSystem
 
 STATE = "ariane"  # member of the commit information
@@ -45,54 +55,146 @@ class TableState(msgspec.Struct, frozen=True):
     applied: dict[str, int]
 
 
-def table_uri(home: ObjectHome, table: TableSchema) -> str:
-    return f"{home.uri}/{table.name}"
+@dataclass(frozen=True)
+class ObjectTables:
+    """The `TableStore` of an object store."""
 
+    home: ObjectHome
 
-def filesystem(home: ObjectHome) -> tuple[FileSystem, str]:
-    """Return the file system of a home, and its path there."""
-    from pyarrow import fs
-
-    return fs.FileSystem.from_uri(home.uri)  # type: ignore[no-any-return]
-
-
-def read_version(home: ObjectHome, table: TableSchema) -> TableVersion | None:
-    """Return the newest version of a table; None if nothing was published yet.
-
-    Raises:
-        StoreError: the object store does not respond, or another program wrote the newest commit.
-    """
-    opened = _open(home, table)
-    return opened[1] if opened else None
-
-
-def _open(home: ObjectHome, table: TableSchema) -> tuple[DeltaTable, TableVersion] | None:
-    import pyarrow as pa
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
-    uri = table_uri(home, table)
-    try:
-        delta = DeltaTable(uri)
-        # Newest first; begins with the commits that others have put since the table was opened.
-        *_, commit = delta.history(1)
-        adds = pa.table(delta.get_add_actions())
-    except TableNotFoundError:
+    @property
+    def directory(self) -> None:
         return None
-    except Exception as error:  # delta-rs raises OSError, DeltaError and others for the same faults
-        raise StoreError(f"Cannot read {uri}: {_reason(error)}") from error
-    if STATE not in commit:
-        raise StoreError(
-            f"{uri} was changed by another program: {commit.get('engineInfo')}, {commit.get('operation')} in version "
-            f"{delta.version()}. The pipeline must be the only writer; remove the table, and the tables that are read with it"
+
+    @property
+    def local_dir(self) -> Path:
+        return self.home.local
+
+    def exists(self) -> bool:
+        return True
+
+    def table_uri(self, table: TableSchema) -> str:
+        return f"{self.home.uri}/{table.name}"
+
+    def filesystem(self) -> tuple[FileSystem, str]:
+        """Return the file system of the home, and its path there."""
+        from pyarrow import fs
+
+        return fs.FileSystem.from_uri(self.home.uri)  # type: ignore[no-any-return]
+
+    def read_version(self, table: TableSchema) -> TableVersion | None:
+        opened = self._open(table)
+        return opened[1] if opened else None
+
+    def publish(self, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
+        from deltalake import Schema
+        from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+        uri, schema = self.table_uri(table), Schema.from_json(schema_string(table))
+        former_paths, paths = ({file.path for file in of.files} for of in (former, version))
+        adds = [
+            AddAction(file.path, file.bytes, _partition(file), now_ms, True, f'{{"numRecords":{file.rows}}}')
+            for file in version.files
+            if file.path not in former_paths
+        ]
+        removes = [
+            RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values=_partition(file))
+            for file in former.files
+            if file.path not in paths
+        ]
+        opened = self._open(table)
+        if opened is not None and opened[1].version != former.version:
+            raise _conflict(uri)
+        with _errors_of(uri):
+            if opened is None:
+                create_table_with_add_actions(
+                    uri, schema, adds, mode="error", partition_by=list(PARTITION_COLUMNS), name=table.name,
+                    description=table.description, configuration=_CONFIGURATION, commit_properties=_properties(version),
+                )  # fmt: skip
+                return
+            delta, _ = opened
+            missing = {field.name for field in schema.fields} - {field.name for field in delta.schema().fields}
+            if missing:
+                fields = [field for field in schema.fields if field.name in missing]
+                delta.alter.add_columns(fields, commit_properties=_properties(former))
+                delta.update_incremental()
+            delta.create_write_transaction(
+                [*adds, *removes], "append", delta.schema(), partition_by=list(PARTITION_COLUMNS),
+                commit_properties=_properties(version),
+            )  # fmt: skip
+
+    def recover(self, table: TableSchema, now_ms: int) -> None:
+        self._vacuum(table, orphans=True)
+
+    def remove_retired(self, table: TableSchema, retired: Iterable[RetiredFile], now_ms: int) -> list[RetiredFile]:
+        self._vacuum(table, orphans=False)  # tombstones of the log are the retired files
+        return []
+
+    def open_dataset(self, table: TableSchema, files: Sequence[DataFile]) -> Dataset:
+        import pyarrow.dataset as ds
+
+        system, root = self.filesystem()
+        paths = [f"{root}/{table.name}/{file.path}" for file in files]
+        return ds.dataset(paths, arrow_schema(table), format="parquet", filesystem=system)
+
+    def read_small_files(self, directory: str) -> Iterator[tuple[str, bytes]]:
+        from pyarrow import fs
+
+        system, root = self.filesystem()
+        infos = system.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
+        for info in sorted(infos, key=lambda info: info.base_name):
+            if info.type == fs.FileType.File:
+                with system.open_input_file(info.path) as file:
+                    yield info.base_name, file.read()
+
+    def write_small_file(self, name: str, content: bytes) -> None:
+        system, root = self.filesystem()
+        with system.open_output_stream(f"{root}/{name}") as file:
+            file.write(content)
+
+    def _open(self, table: TableSchema) -> tuple[DeltaTable, TableVersion] | None:
+        import pyarrow as pa
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        uri = self.table_uri(table)
+        try:
+            delta = DeltaTable(uri)
+            # Newest first; begins with the commits that others have put since the table was opened.
+            *_, commit = delta.history(1)
+            adds = pa.table(delta.get_add_actions())
+        except TableNotFoundError:
+            return None
+        except Exception as error:  # delta-rs raises OSError, DeltaError and others for the same faults
+            raise StoreError(f"Cannot read {uri}: {_reason(error)}") from error
+        if STATE not in commit:
+            raise StoreError(
+                f"{uri} was changed by another program: {commit.get('engineInfo')}, {commit.get('operation')} in version "
+                f"{delta.version()}. The pipeline must be the only writer; remove the table, and the tables that are read with it"
+            )
+        state = msgspec.convert(commit[STATE], TableState)
+        columns = (adds[name].to_pylist() for name in ("path", "partition", "num_records", "size_bytes"))
+        files = tuple(
+            _data_file(path, partition[BUCKET], rows, size)
+            for path, partition, rows, size in zip(*columns, strict=True)
         )
-    state = msgspec.convert(commit[STATE], TableState)
-    columns = (adds[name].to_pylist() for name in ("path", "partition", "num_records", "size_bytes"))
-    files = tuple(
-        _data_file(path, partition[BUCKET], rows, size) for path, partition, rows, size in zip(*columns, strict=True)
-    )
-    rows = sum(file.rows for file in files)
-    return delta, TableVersion(state.version, state.schema, rows, state.as_of_ms, files, state.applied)
+        rows = sum(file.rows for file in files)
+        return delta, TableVersion(state.version, state.schema, rows, state.as_of_ms, files, state.applied)
+
+    def _vacuum(self, table: TableSchema, *, orphans: bool) -> None:
+        """Delete the files that were removed before the retention, and with `orphans` those of writers that crashed."""
+        from deltalake.fs import DeltaStorageHandler
+
+        opened = self._open(table)
+        if opened is not None:
+            delta, _ = opened
+            uri = self.table_uri(table)
+            with _errors_of(uri):
+                files = DeltaStorageHandler(uri)
+                # Deleted here, as delta-rs commits a vacuum also after other writers' commits, and would repeat an old state there.
+                for path in delta.vacuum(dry_run=True, enforce_retention_duration=False, full=orphans):
+                    # Until the next checkpoint the log names files that were deleted before.
+                    with suppress(FileNotFoundError):
+                        files.delete_file(path)
 
 
 def _data_file(path: str, bucket: str, rows: int, size: int) -> DataFile:
@@ -110,76 +212,11 @@ def file_path(number: int, bucket: str, added_version: int, first_ms: int | None
     return f"{version_directory(number)}/{BUCKET}={quote(bucket, safe='')}/{name}"
 
 
-def publish(home: ObjectHome, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
-    """Commit a version.
-
-    Raises:
-        StoreError: another pipeline committed since `former` was read, or the object store does not respond.
-    """
-    from deltalake import Schema
-    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
-
-    uri, schema = table_uri(home, table), Schema.from_json(schema_string(table))
-    former_paths, paths = ({file.path for file in of.files} for of in (former, version))
-    adds = [
-        AddAction(file.path, file.bytes, _partition(file), now_ms, True, f'{{"numRecords":{file.rows}}}')
-        for file in version.files
-        if file.path not in former_paths
-    ]
-    removes = [
-        RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values=_partition(file))
-        for file in former.files
-        if file.path not in paths
-    ]
-    opened = _open(home, table)
-    if opened is not None and opened[1].version != former.version:
-        raise _conflict(uri)
-    with _errors_of(uri):
-        if opened is None:
-            create_table_with_add_actions(
-                uri, schema, adds, mode="error", partition_by=list(PARTITION_COLUMNS), name=table.name,
-                description=table.description, configuration=_CONFIGURATION, commit_properties=_properties(version),
-            )  # fmt: skip
-            return
-        delta, _ = opened
-        missing = {field.name for field in schema.fields} - {field.name for field in delta.schema().fields}
-        if missing:
-            fields = [field for field in schema.fields if field.name in missing]
-            delta.alter.add_columns(fields, commit_properties=_properties(former))
-            delta.update_incremental()
-        delta.create_write_transaction(
-            [*adds, *removes], "append", delta.schema(), partition_by=list(PARTITION_COLUMNS),
-            commit_properties=_properties(version),
-        )  # fmt: skip
-
-
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.deletedFileRetentionDuration": f"interval {RETIRED_RETENTION_MS // 60_000} minutes",
     "delta.logRetentionDuration": f"interval {RETIRED_RETENTION_MS // 60_000} minutes",
 }
-
-
-def vacuum(home: ObjectHome, table: TableSchema, *, orphans: bool = False) -> None:
-    """Delete the files that were removed from a table before the retention, and with `orphans` those of writers that crashed.
-
-    Raises:
-        StoreError: the object store does not respond.
-    """
-    from deltalake.fs import DeltaStorageHandler
-
-    opened = _open(home, table)
-    if opened is not None:
-        delta, _ = opened
-        uri = table_uri(home, table)
-        with _errors_of(uri):
-            files = DeltaStorageHandler(uri)
-            # Deleted here, as delta-rs commits a vacuum also after other writers' commits, and would repeat an old state there.
-            for path in delta.vacuum(dry_run=True, enforce_retention_duration=False, full=orphans):
-                with suppress(
-                    FileNotFoundError
-                ):  # until the next checkpoint the log names files that were deleted before
-                    files.delete_file(path)
 
 
 @contextmanager
@@ -214,60 +251,3 @@ def _conflict(uri: str) -> StoreError:
 def _reason(error: Exception) -> str:
     """Return the causes that delta-rs prints below each other, with colors and arrows, as one line."""
     return " ".join(re.sub(r"\x1b\[\d+m|↳", "", str(error)).split()) or type(error).__name__
-
-
-def open_dataset(home: ObjectHome, table: TableSchema, predicate: Callable[[DataFile], bool]) -> Any | None:
-    """Return the files of a table that match `predicate` as a pyarrow dataset with the table's columns; None without files."""
-    import pyarrow.dataset as ds
-
-    version = read_version(home, table)
-    system, root = filesystem(home)
-    paths = [f"{root}/{table.name}/{file.path}" for file in version.files if predicate(file)] if version else []
-    return ds.dataset(paths, arrow_schema(table), format="parquet", filesystem=system) if paths else None
-
-
-def read_small(home: ObjectHome, name: str) -> bytes:
-    system, root = filesystem(home)
-    with system.open_input_file(f"{root}/{name}") as file:
-        return file.read()  # type: ignore[no-any-return]
-
-
-def write_small(home: ObjectHome, name: str, content: bytes) -> None:
-    system, root = filesystem(home)
-    with system.open_output_stream(f"{root}/{name}") as file:
-        file.write(content)
-
-
-def small_names(home: ObjectHome, directory: str) -> list[str]:
-    """Return the names of the files in a directory, in order; empty if it does not exist."""
-    from pyarrow import fs
-
-    system, root = filesystem(home)
-    infos = system.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
-    return sorted(info.base_name for info in infos if info.type == fs.FileType.File)
-
-
-def arrow_schema(table: TableSchema) -> pa.Schema:
-    """Return the columns of a table in Arrow."""
-    import pyarrow as pa
-
-    return pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
-
-
-def arrow_type(ddl: str) -> pa.DataType:
-    """Return the Arrow type of a Spark type."""
-    import pyarrow as pa
-
-    simple = {
-        "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
-        "TIMESTAMP": pa.timestamp("us", tz="UTC"), "DATE": pa.date32(), "BINARY": pa.binary(),
-    }  # fmt: skip
-    if ddl in simple:
-        return simple[ddl]
-    kind, parts = split_type(ddl)
-    if kind == "ARRAY":
-        return pa.list_(arrow_type(parts[0]))
-    if kind == "MAP":
-        return pa.map_(*map(arrow_type, parts))
-    fields = (part.split(":", 1) for part in parts)
-    return pa.struct([(name.strip(), arrow_type(inner.strip())) for name, inner in fields])

@@ -12,15 +12,13 @@ that readers which have just read CURRENT can still open them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
 import msgspec
 
-from ariane.errors import StoreError
 from ariane.tables.table import TableSchema
-from ariane.tables.table_home import Home, ObjectHome
 
 # Format of CURRENT and of the directory names. In format 1 partitions were named `slot=…`, and CURRENT had no format number.
 FORMAT = 2
@@ -113,53 +111,6 @@ class TableVersion(msgspec.Struct, frozen=True):
         return {path.partition("/")[0] for path in (*(f.path for f in self.files), *(f.path for f in self.retired))}
 
 
-class _FormatNumber(msgspec.Struct):
-    """The part of CURRENT that every format has."""
-
-    format: int = 1
-
-
-def read_version(home: Home, table: TableSchema) -> TableVersion | None:
-    """Return the published version of a table; None if nothing was published yet.
-
-    Raises:
-        StoreError: CURRENT cannot be read, or was written in another format.
-    """
-    if isinstance(home, ObjectHome):
-        from ariane.tables import object_tables
-
-        return object_tables.read_version(home, table)
-    path = home / table.name / CURRENT
-    try:
-        text = path.read_bytes()
-        # The number alone first: another format may not decode as a TableVersion.
-        number = msgspec.json.decode(text, type=_FormatNumber).format
-        if number == FORMAT:
-            return msgspec.json.decode(text, type=TableVersion)
-    except FileNotFoundError:
-        return None
-    except (msgspec.DecodeError, OSError) as error:
-        raise StoreError(
-            f"Cannot read {path}: {error}. Remove {path.parent} and run the pipeline again; it names any other directory to remove."
-        ) from error
-    raise StoreError(
-        f"{path} has table format {number}, expected {FORMAT}: the tables were written by another version of Ariane. "
-        f"Remove {home} and run the pipeline again to rebuild them from the messages that brokers still hold. "
-        f"Keep it if it has older messages, such as an archive: only that version reads them."
-    )
-
-
-def write_version(home: Path, table: TableSchema, version: TableVersion) -> None:
-    """Publish a version atomically. Its files must be on disk already."""
-    replace_file(home / table.name / CURRENT, msgspec.json.encode(version) + b"\n")
-
-
-def data_paths(home: Path, table: TableSchema, predicate: Callable[[DataFile], bool] = lambda _: True) -> list[Path]:
-    """Return the paths of a table's files, or of those that match `predicate`; empty if nothing was published yet."""
-    version = read_version(home, table)
-    return [home / table.name / file.path for file in version.files if predicate(file)] if version else []
-
-
 def version_directory(version: int) -> str:
     """Return the name of the directory for the files that a version adds."""
     return f"v={version:08d}"
@@ -168,13 +119,6 @@ def version_directory(version: int) -> str:
 def bucket_of_directory(name: str) -> str:
     """Return the bucket of a partition directory (`bucket=…`), whose name Spark percent-encodes."""
     return unquote(name.removeprefix(f"{BUCKET}="))
-
-
-def uncommitted_directories(home: Path, table: TableSchema) -> list[Path]:
-    """Return the version directories that CURRENT does not mention: remains of a writer that crashed before its commit."""
-    version = read_version(home, table)
-    listed: Collection[str] = version.version_directories() if version else ()
-    return [path for path in (home / table.name).glob("v=*") if path.name not in listed]
 
 
 def replace_file(path: Path, content: bytes) -> None:

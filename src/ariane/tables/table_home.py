@@ -1,6 +1,6 @@
-"""HOME of tables: a local directory, or a prefix of an object store.
+"""HOME of tables: a local directory, or a prefix of an object store. `ariane.tables.table_store` opens it.
 
-    Path("/srv/ariane/tables")                       lists of files (`table_format`), next to checkpoints and logs
+    Path("/srv/ariane/tables")                       lists of files (`directory_tables`), next to checkpoints and logs
     ObjectHome("s3://bucket/tables", Path("…"))      Delta tables (`object_tables`); checkpoints and logs are in the local directory
 
 Credentials, region and endpoint of an object store are taken from the environment, as its own tools do (AWS_ACCESS_KEY_ID,
@@ -59,13 +59,3 @@ def object_home(uri: str, local_root: Path) -> ObjectHome:
         raise ConfigError("home", uri, fix)
     uri = uri.rstrip("/")
     return ObjectHome(uri, local_root / "object-stores" / quote(uri, safe=""))
-
-
-def can_have_tables(home: Home) -> bool:
-    """Return whether a local home exists. An object store is not asked: its tables are missing or not."""
-    return isinstance(home, ObjectHome) or home.is_dir()
-
-
-def local_dir(home: Home) -> Path:
-    """Return the directory of checkpoints, logs and other files of the driver's machine."""
-    return home.local if isinstance(home, ObjectHome) else home

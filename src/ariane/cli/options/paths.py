@@ -29,7 +29,8 @@ import typer
 
 from ariane.cli.options.shared_options import local_path
 from ariane.errors import ConfigError, StoreError, UsageError
-from ariane.tables.table_home import Home, ObjectHome, can_have_tables, object_home
+from ariane.tables.table_home import Home, object_home
+from ariane.tables.table_store import open_store
 
 TABLES = "tables"  # the only part of a demo that is retained: `ariane trace` works after `up --demo --exit`
 ARCHIVE = "archive"
@@ -88,11 +89,12 @@ def archive_dir(home: Home | None) -> Home:
 
 def console_dir(home: Home | None) -> Path:
     """Return the directory of the web console's data: HOME/console, of the default home if `home` is a directory of tables."""
-    if home is None or isinstance(home, ObjectHome):
+    directory = open_store(home).directory if home is not None else None
+    if directory is None:
         return default_home() / CONSOLE
     # Accounts that exist are found in any case: without them, a console is open to everyone on the machine.
-    is_home = (home / CONSOLE).is_dir() or (home / UP_PID).exists()
-    return (home if is_home or not _has_tables(home) else default_home()) / CONSOLE
+    is_home = (directory / CONSOLE).is_dir() or (directory / UP_PID).exists()
+    return (directory if is_home or not _has_tables(directory) else default_home()) / CONSOLE
 
 
 def existing_tables_dir(home: Home | None) -> Home:
@@ -104,7 +106,7 @@ def existing_tables_dir(home: Home | None) -> Home:
         StoreError: the directory does not exist. Names the demos that have tables.
     """
     tables = tables_dir(home)
-    if can_have_tables(tables):
+    if open_store(tables).exists():
         return tables
     demos = [demo for demo in demo_homes() if (demo / TABLES).is_dir()]
     # Only for users who never ran anything but demos: others would be shown the wrong cluster's tables.
@@ -122,12 +124,13 @@ def existing_tables_dir(home: Home | None) -> Home:
 def _part_of(home: Home | None, name: str) -> Home:
     if home is None:
         return default_home() / name
-    if isinstance(home, ObjectHome):
+    directory = open_store(home).directory
+    if directory is None:
         return home
-    is_default = home.resolve() == default_home().resolve()
+    is_default = directory.resolve() == default_home().resolve()
     # A directory counts as a home by what `ariane up` leaves there; any other may be a directory of tables itself.
-    is_home = is_default or (home / UP_PID).exists() or (home / TABLES).is_dir()
-    return home / name if is_home and not _has_tables(home) else home
+    is_home = is_default or (directory / UP_PID).exists() or (directory / TABLES).is_dir()
+    return directory / name if is_home and not _has_tables(directory) else home
 
 
 def _has_tables(home: Path) -> bool:

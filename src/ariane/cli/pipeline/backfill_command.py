@@ -13,7 +13,7 @@ from ariane.cli.servers.process import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.tables.table_home import local_dir
+from ariane.tables.table_store import open_store
 
 
 def backfill(
@@ -53,7 +53,7 @@ def backfill(
     job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)
     filling.check_range(tables_dir, job, until_ms)
     stop = signals.thread_stop_event(typer.echo)
-    log = local_dir(tables_dir) / "backfill.log"
+    log = open_store(tables_dir).local_dir / "backfill.log"
     with (
         table_publisher.lock_tables(tables_dir, job.tables),
         restarts.single_line_errors(log, stop),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import textwrap
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from ariane.cli.options import paths, shared_options
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store
 
 if TYPE_CHECKING:
     from ariane.tables import TableSchema
@@ -51,13 +51,8 @@ def explain(
     now_ms = SYSTEM_CLOCK.now_ms()
     if as_openlineage:
         event_time = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat()
-        typer.echo(
-            json.dumps(
-                lineage.openlineage_event(
-                    table, str(tables_dir.resolve() if isinstance(tables_dir, Path) else tables_dir), event_time
-                )
-            )
-        )
+        namespace = str(open_store(tables_dir).directory or tables_dir)
+        typer.echo(json.dumps(lineage.openlineage_event(table, namespace, event_time)))
         return
     columns = lineage.describe(table)
     as_of_ms = _as_of_ms(tables_dir, {origin for column in columns for origin in column["fresh_as"]}, now_ms)

@@ -10,7 +10,8 @@ from ariane.cli.options import command_names, paths, spark_options
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option
 from ariane.cli.servers.process import signals
 from ariane.clock import SYSTEM_CLOCK
-from ariane.tables.table_home import Home, local_dir
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store
 
 if TYPE_CHECKING:
     from ariane.pipeline.maintenance import Maintained
@@ -47,7 +48,7 @@ def maintain(
 
     job = catalog.combine_jobs(job_names)
     stop = signals.thread_stop_event(typer.echo)
-    log = local_dir(tables_dir) / "maintain.log"
+    log = open_store(tables_dir).local_dir / "maintain.log"
     with (
         table_publisher.lock_tables(tables_dir, job.tables),
         restarts.single_line_errors(log, stop),

@@ -30,7 +30,7 @@ from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.net.tasks import BackgroundTasks
 from ariane.reports.tables import table_views
-from ariane.tables import JOURNEYS, table_format
+from ariane.tables import JOURNEYS, table_store
 from ariane.tables.table_home import Home
 
 TOPIC = "orders"
@@ -209,7 +209,7 @@ def _status_line(tracker: DemoTracker) -> str:
 
 def _journeys(tables: Home) -> int | None:
     """Return the number of published journeys that were sent and consumed; None before the first publication."""
-    if table_format.read_version(tables, JOURNEYS) is None:
+    if table_store.read_version(tables, JOURNEYS) is None:
         return None
     with table_views.open_views(tables, table_views.whole_table(JOURNEYS)) as sql:
         statement = (

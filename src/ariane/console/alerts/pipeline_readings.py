@@ -12,7 +12,8 @@ from ariane.clock import Clock
 from ariane.console.alerts.alert_rules import AlertMetric
 from ariane.console.alerts.readings import MetricReading
 from ariane.reports.tables.pipeline_status import REJECTS, read_statuses, table_statuses
-from ariane.tables.table_home import Home, can_have_tables
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store
 
 READ_INTERVAL_MS = 30_000  # in an object store a look at all tables takes seconds
 
@@ -39,7 +40,7 @@ class PipelineReader:
             StoreError: the home cannot be read.
         """
         home, now_ms = self._home, self._clock.now_ms()
-        if home is not None and can_have_tables(home) and now_ms - self._read_ms >= READ_INTERVAL_MS:
+        if home is not None and open_store(home).exists() and now_ms - self._read_ms >= READ_INTERVAL_MS:
             self._readings = await asyncio.to_thread(read_pipeline, home, now_ms)
             self._read_ms = now_ms
         return self._readings

@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ariane.tables import TableSchema
-from ariane.tables.table_format import BUCKET, DataFile, TableVersion, bucket_of_directory, read_version
+from ariane.tables.table_format import BUCKET, DataFile, TableVersion, bucket_of_directory
+from ariane.tables.table_store import read_version
 
 MAX_ROWS = 5_000  # new ones of a bucket
 MAX_MESSAGES = 500  # changed ones of a table; more are computed with their whole buckets

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from ariane.pipeline.publishing import few_rows, patches, staged_tables, table_publisher
 from ariane.tables import TableSchema
-from ariane.tables.table_format import BUCKET, DataFile, TableVersion, read_version
+from ariane.tables.table_format import BUCKET, DataFile, TableVersion
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store, read_version
 from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
 
 if TYPE_CHECKING:
@@ -102,12 +103,10 @@ def rebuild_changed(
     buckets = changed_buckets | (following & filled_buckets)
     if not buckets:
         return None
-    if isinstance(home, Path):
-        rows = _compute_in_one_task(
-            staged or staged_tables.StagedTables(spark, home), home, incremental, (inputs, applied), buckets
-        )
-    else:
-        rows = {}
+    rows: few_rows.Rows = {}
+    if (directory := open_store(home).directory) is not None:
+        staged = staged or staged_tables.StagedTables(spark, directory)
+        rows = _compute_in_one_task(staged, directory, incremental, (inputs, applied), buckets)
     frame = _compute(spark, home, incremental, (inputs, applied), buckets - rows.keys())
     change = table_publisher.TableChange(
         frame=frame,
@@ -128,17 +127,17 @@ def _following_buckets(
     changed_buckets: set[str],
 ) -> set[str]:
     """Return the buckets that may change with the preceding ones."""
-    link = incremental.link
-    if link is None or not isinstance(home, Path):
+    link, directory = incremental.link, open_store(home).directory
+    if link is None or directory is None:
         return {after for bucket in changed_buckets for after in _adjacent_buckets(bucket, incremental.lookback)}
-    changed = few_rows.changed_messages(home, inputs, applied, None)
+    changed = few_rows.changed_messages(directory, inputs, applied, None)
     version = inputs.get(link.table.name)
     return {
         after
         for bucket in changed_buckets
         for after in _adjacent_buckets(bucket, incremental.lookback)
         if bucket not in changed
-        or (version is not None and few_rows.is_linked(home, version, link, (bucket, changed[bucket]), after))
+        or (version is not None and few_rows.is_linked(directory, version, link, (bucket, changed[bucket]), after))
     }
 
 

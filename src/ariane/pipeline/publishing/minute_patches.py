@@ -26,7 +26,8 @@ from ariane.pipeline.publishing import few_rows
 from ariane.pipeline.publishing.patches import Computation
 from ariane.pipeline.publishing.staged_tables import MAX_INTERPRETED_ROWS, FileRows, StagedTables
 from ariane.tables import TableSchema
-from ariane.tables.table_format import DataFile, read_version
+from ariane.tables.table_format import DataFile
+from ariane.tables.table_store import read_version
 from ariane.tables.time_buckets import bucket_start_ms
 
 MINUTE = timedelta(minutes=1)

@@ -7,14 +7,18 @@ Here each task puts its files under names that are used once; they belong to the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ariane.clock import ms_of
-from ariane.tables import TableSchema, object_tables
+from ariane.pipeline.publishing.data_files import Target
+from ariane.pipeline.publishing.few_rows import Rows
+from ariane.tables import TableSchema
+from ariane.tables.arrow_types import arrow_schema
+from ariane.tables.object_tables import ObjectTables, file_path
 from ariane.tables.table_format import BUCKET, DataFile
-from ariane.tables.table_home import ObjectHome
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,36 +28,29 @@ WRITTEN = "path STRING, bucket STRING, rows BIGINT, bytes BIGINT, added_version 
 MAX_READ_TASKS = 32
 
 
-class Target(NamedTuple):
-    """Where files are written, and for which version."""
+@dataclass(frozen=True)
+class ObjectFiles:
+    """The `DataFiles` of an object store."""
 
-    home: ObjectHome
-    table: TableSchema
-    number: int  # version that the files belong to
-    added_version: int  # version to which their rows are attributed
+    store: ObjectTables
 
+    def read(self, spark: SparkSession, table: TableSchema, files: Sequence[DataFile]) -> DataFrame:
+        listed = spark.createDataFrame([(file.path, file.bucket) for file in files], "path STRING, bucket STRING")
+        listed = listed.repartition(min(len(files), MAX_READ_TASKS))
+        read = partial(_read_partition, self.store, _environment(), _plain(table))
+        return listed.mapInArrow(read, f"{table.ddl}, {BUCKET} STRING")
 
-def write(target: Target, frame: DataFrame | None, rows: Mapping[str, pa.Table]) -> list[DataFile]:
-    """Write the files of a version, one per bucket, sorted by the table's sort columns: of a frame, and of rows by bucket."""
-    table = target.table
-    order = [(name, "ascending") for name in table.sort_columns]
-    written = [_write_file(target, bucket, part.sort_by(order)) for bucket, part in rows.items() if part.num_rows]
-    if frame is not None:
-        sorted_rows = frame.select(*table.column_names, BUCKET).repartition(BUCKET)
-        sorted_rows = sorted_rows.sortWithinPartitions(BUCKET, *table.sort_columns)
-        plain = target._replace(table=_plain(table))
-        files = sorted_rows.mapInArrow(partial(_write_partition, plain, _environment()), WRITTEN).collect()
-        written += (DataFile(*row) for row in files)
-    return sorted(written, key=lambda file: file.bucket)
-
-
-def read_files(spark: SparkSession, home: ObjectHome, table: TableSchema, files: Sequence[DataFile]) -> DataFrame:
-    """Return the rows of some files with the column `bucket`."""
-    listed = spark.createDataFrame([(file.path, file.bucket) for file in files], "path STRING, bucket STRING")
-    listed = listed.repartition(min(len(files), MAX_READ_TASKS))
-    return listed.mapInArrow(
-        partial(_read_partition, home, _environment(), _plain(table)), f"{table.ddl}, {BUCKET} STRING"
-    )
+    def write(self, target: Target, frame: DataFrame | None, rows: Rows) -> list[DataFile]:
+        table = target.table
+        order = [(name, "ascending") for name in table.sort_columns]
+        parts = ((bucket, part.sort_by(order)) for bucket, part in rows.items() if part.num_rows)
+        written = [_write_file(self.store, target, bucket, part) for bucket, part in parts]
+        if frame is not None:
+            sorted_rows = frame.select(*table.column_names, BUCKET).repartition(BUCKET)
+            sorted_rows = sorted_rows.sortWithinPartitions(BUCKET, *table.sort_columns)
+            write = partial(_write_partition, self.store, target._replace(table=_plain(table)), _environment())
+            written += (DataFile(*row) for row in sorted_rows.mapInArrow(write, WRITTEN).collect())
+        return sorted(written, key=lambda file: file.bucket)
 
 
 def _environment() -> dict[str, str]:
@@ -67,7 +64,7 @@ def _plain(table: TableSchema) -> TableSchema:
 
 
 def _write_partition(
-    target: Target, environment: dict[str, str], batches: Iterator[pa.RecordBatch]
+    store: ObjectTables, target: Target, environment: dict[str, str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of each bucket, which follow each other, to a file, and yield one row per file."""
     import pyarrow as pa
@@ -79,12 +76,12 @@ def _write_partition(
     for batch in batches:
         for start, end, value in _runs(batch.column(BUCKET)):
             if value != bucket and collected:
-                written.append(_write_file(target, bucket or "", _table(collected)))
+                written.append(_write_file(store, target, bucket or "", _table(collected)))
                 collected = []
             bucket = value
             collected.append(batch.slice(start, end - start))
     if collected:
-        written.append(_write_file(target, bucket or "", _table(collected)))
+        written.append(_write_file(store, target, bucket or "", _table(collected)))
     if written:
         names = [field.partition(" ")[0] for field in WRITTEN.split(", ")]
         yield pa.RecordBatch.from_pylist([{name: getattr(file, name) for name in names} for file in written])
@@ -107,37 +104,37 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return pa.Table.from_batches(batches).drop_columns([BUCKET])
 
 
-def _write_file(target: Target, bucket: str, rows: pa.Table) -> DataFile:
+def _write_file(store: ObjectTables, target: Target, bucket: str, rows: pa.Table) -> DataFile:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    home, table, number, added_version = target
-    rows = rows.select(table.column_names).cast(object_tables.arrow_schema(table))
+    table, number, added_version = target
+    rows = rows.select(table.column_names).cast(arrow_schema(table))
     bounds = pc.min_max(rows[table.time_column])
     first_ms, last_ms = (
         None if bounds[name].as_py() is None else ms_of(bounds[name].as_py()) for name in ("min", "max")
     )
-    path = object_tables.file_path(number, bucket, added_version, first_ms, last_ms)
+    path = file_path(number, bucket, added_version, first_ms, last_ms)
     buffer = pa.BufferOutputStream()
     group_rows = max(1, int(rows.num_rows * table.row_group_bytes / max(rows.nbytes, 1)))
     pq.write_table(rows, buffer, compression="zstd", row_group_size=group_rows)
     content = buffer.getvalue()
-    system, root = object_tables.filesystem(home)
+    system, root = store.filesystem()
     with system.open_output_stream(f"{root}/{table.name}/{path}") as file:
         file.write(content)
     return DataFile(path, bucket, rows.num_rows, content.size, added_version, first_ms, last_ms)
 
 
 def _read_partition(
-    home: ObjectHome, environment: dict[str, str], table: TableSchema, batches: Iterator[pa.RecordBatch]
+    store: ObjectTables, environment: dict[str, str], table: TableSchema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
     os.environ.update(environment)
-    system, root = object_tables.filesystem(home)
-    schema = object_tables.arrow_schema(table)
+    system, root = store.filesystem()
+    schema = arrow_schema(table)
     for batch in batches:
         for path, bucket in zip(batch.column("path").to_pylist(), batch.column("bucket").to_pylist(), strict=True):
             dataset = ds.dataset(f"{root}/{table.name}/{path}", schema, format="parquet", filesystem=system)

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from ariane.pipeline.publishing import combining, few_rows
 from ariane.pipeline.publishing.staged_tables import FileRows, StagedTables
 from ariane.tables import TableSchema
-from ariane.tables.table_format import TableVersion, read_version
+from ariane.tables.table_format import TableVersion
+from ariane.tables.table_store import read_version
 from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
 
 if TYPE_CHECKING:

@@ -11,38 +11,28 @@ is therefore detected, and adds no row twice.
 from __future__ import annotations
 
 import fcntl
-import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ariane.clock import SYSTEM_CLOCK, ms_of
+from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ConfigError, StoreError
-from ariane.pipeline.publishing import few_rows, object_files
-from ariane.tables import TableSchema, delta_log, object_tables
-from ariane.tables.table_format import (
-    BUCKET,
-    LOCK,
-    RETIRED_RETENTION_MS,
-    DataFile,
-    RetiredFile,
-    TableVersion,
-    bucket_of_directory,
-    data_paths,
-    fsync_path,
-    read_version,
-    uncommitted_directories,
-    version_directory,
-    write_version,
-)
-from ariane.tables.table_home import Home, ObjectHome, local_dir
+from ariane.pipeline.publishing import few_rows
+from ariane.pipeline.publishing.data_files import DataFiles, Target
+from ariane.pipeline.publishing.directory_files import DirectoryFiles
+from ariane.pipeline.publishing.object_files import ObjectFiles
+from ariane.tables import TableSchema
+from ariane.tables.object_tables import ObjectTables
+from ariane.tables.table_format import BUCKET, LOCK, DataFile, TableVersion
+from ariane.tables.table_home import Home, ObjectHome
+from ariane.tables.table_store import open_store, read_version
 from ariane.tables.time_buckets import MAX_COUNTED_MS, bucket_start_ms
 
 if TYPE_CHECKING:
@@ -63,9 +53,10 @@ def lock_tables(home: Home, tables: Collection[TableSchema]) -> Iterator[None]:
     Raises:
         ConfigError: another pipeline holds it, or HOME is not writable.
     """
+    store = open_store(home)
     with ExitStack() as locks:
         for table in tables:
-            directory = local_dir(home) / table.name
+            directory = store.local_dir / table.name
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 lock = locks.enter_context((directory / LOCK).open("w"))
@@ -76,21 +67,14 @@ def lock_tables(home: Home, tables: Collection[TableSchema]) -> Iterator[None]:
             except OSError:
                 fix = f"another pipeline is writing {table.name} to it; stop that one, run both jobs as one, or use another home"
                 raise ConfigError("home", str(home), fix) from None
-            if isinstance(home, ObjectHome):
-                object_tables.vacuum(home, table, orphans=True)
-                continue
-            for path in uncommitted_directories(home, table):
-                shutil.rmtree(path)
-            version = read_version(home, table)
-            if version is not None:
-                delta_log.record_version(home, table, version, SYSTEM_CLOCK.now_ms())
+            store.recover(table, SYSTEM_CLOCK.now_ms())
         yield
 
 
 @contextmanager
 def exclusive_change(home: Home, table: TableSchema) -> Iterator[None]:
-    """Hold the exclusive right of this thread to change a table, from reading CURRENT to writing the next one."""
-    with _change_locks.setdefault((local_dir(home) / table.name).absolute(), threading.RLock()):
+    """Hold the exclusive right of this thread to change a table, from reading its version to publishing the next one."""
+    with _change_locks.setdefault(open_store(home).local_dir / table.name, threading.RLock()):
         yield
 
 
@@ -98,24 +82,19 @@ def read_table(
     spark: SparkSession, home: Home, table: TableSchema, predicate: Callable[[DataFile], bool] = lambda _: True
 ) -> DataFrame:
     """Return the rows of a table with the column `bucket`, or only of the files that match `predicate`."""
-    schema = f"{table.ddl}, {BUCKET} STRING"
-    if isinstance(home, ObjectHome):
-        version = read_version(home, table)
-        listed = [file for file in version.files if predicate(file)] if version else []
-        return object_files.read_files(spark, home, table, listed) if listed else _empty_frame(spark, schema)
-    files = [str(path) for path in data_paths(home, table, predicate)]
-    if not files:
-        return _empty_frame(spark, schema)
-    base = str(home / table.name)
-    return spark.read.schema(schema).option("basePath", base).parquet(*files).select(*table.column_names, BUCKET)
-
-
-def _empty_frame(spark: SparkSession, schema: str) -> DataFrame:
+    version = read_version(home, table)
+    files = [file for file in version.files if predicate(file)] if version else []
+    if files:
+        return _data_files(home).read(spark, table, files)
     # Unlike createDataFrame([]), Spark recognizes this frame as empty when it plans, and starts no Python worker for it.
-    fields = T.StructType.fromDDL(schema)
+    fields = T.StructType.fromDDL(f"{table.ddl}, {BUCKET} STRING")
     assert isinstance(fields, T.StructType)
     no_rows = spark.range(1).where(F.lit(False))
     return no_rows.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields.fields))
+
+
+def _data_files(home: Home) -> DataFiles:
+    return ObjectFiles(ObjectTables(home)) if isinstance(home, ObjectHome) else DirectoryFiles(home.absolute())
 
 
 def append_batch(
@@ -136,13 +115,13 @@ def append_batch(
         if former is not None and last_batch >= batch:
             return former
         source = query.partition(" ")[0]
-        if isinstance(home, ObjectHome) and former is not None and query not in former.applied:
+        if former is not None and query not in former.applied and open_store(home).directory is None:
             _refuse_other_checkpoint(home, table, source, former)
         if last_batch + 1 != batch:  # Spark numbers the batches of a checkpoint without gaps
             raise StoreError(
                 f"{home}/{table.name} lacks batches {last_batch + 1} to {batch - 1} of {source}: the table was removed, or it was "
                 "created after its checkpoint. To read everything that brokers still hold, remove "
-                f"{local_dir(home) / 'checkpoint' / source} "
+                f"{open_store(home).local_dir / 'checkpoint' / source} "
                 "and the other tables of this source, and run the pipeline again"
             )
         applied = {**(former.applied if former else {}), query: batch}
@@ -154,16 +133,17 @@ def append_batch(
         return commit(home, table, change, now_ms)
 
 
-def _refuse_other_checkpoint(home: ObjectHome, table: TableSchema, source: str, former: TableVersion) -> None:
+def _refuse_other_checkpoint(home: Home, table: TableSchema, source: str, former: TableVersion) -> None:
     """Refuse a checkpoint that starts from the beginning: checkpoints are on the driver's machine, tables are not.
 
     Raises:
         StoreError: the table contains batches of another checkpoint of the source.
     """
     if any(name.partition(" ")[0] == source for name in former.applied):
+        checkpoint = open_store(home).local_dir / "checkpoint" / source
         raise StoreError(
             f"{home}/{table.name} has {source} that another checkpoint has read; rows would be added twice. Run the pipeline where "
-            f"that checkpoint is, copy it to {home.local / 'checkpoint' / source}, or remove the tables of this source"
+            f"that checkpoint is, copy it to {checkpoint}, or remove the tables of this source"
         )
 
 
@@ -188,13 +168,11 @@ class TableChange:
 def commit(home: Home, table: TableSchema, change: TableChange, now_ms: int) -> TableVersion:
     """Publish the next version of a table: write the rows of a change, and atomically replace earlier rows by them."""
     with exclusive_change(home, table):
-        former = read_version(home, table) or TableVersion.initial(table, now_ms)
+        store = open_store(home)
+        former = store.read_version(table) or TableVersion.initial(table, now_ms)
         number = former.version + 1
-        if isinstance(home, ObjectHome):
-            target = object_files.Target(home, table, number, change.added_version or number)
-            written = object_files.write(target, change.frame, change.rows)
-        else:
-            written = _write_files(change, home / table.name, number, table)
+        target = Target(table, number, change.added_version or number)
+        written = _data_files(home).write(target, change.frame, change.rows)
         as_of_ms = change.as_of_ms
         if as_of_ms is None:
             times = [former.as_of_ms, *(file.last_ms for file in written)]
@@ -202,11 +180,11 @@ def commit(home: Home, table: TableSchema, change: TableChange, now_ms: int) -> 
         version = former.replace(
             removed=lambda file: file.bucket in change.replaced or file.path in change.replaced,
             added=written,
-            retired=[file for file in former.retired if not _remove_retired(home, table, file, now_ms)],
+            retired=store.remove_retired(table, former.retired, now_ms) if former.retired else (),
             now_ms=now_ms,
         )
         version = msgspec.structs.replace(version, schema=table.schema, as_of_ms=as_of_ms, applied=dict(change.applied))
-        _publish(home, table, former, version, now_ms)
+        store.publish(table, former, version, now_ms)
         return version
 
 
@@ -259,91 +237,20 @@ def expire(home: Home, table: TableSchema, first_bucket: str, now_ms: int) -> Ta
         if not any(is_expired(file) for file in former.files):
             return None
         version = former.replace(removed=is_expired, now_ms=now_ms)
-        _publish(home, table, former, version, now_ms)
+        open_store(home).publish(table, former, version, now_ms)
         return version
 
 
 def remove_retired(home: Home, table: TableSchema, now_ms: int) -> TableVersion | None:
-    """Delete the retired files whose retention has passed; return None if there are none. A commit does the same."""
+    """Delete the retired files whose retention has passed; return None if the version lists none. A commit does the same."""
     with exclusive_change(home, table):
-        if isinstance(home, ObjectHome):
-            object_tables.vacuum(home, table)
-            return None
-        former = read_version(home, table)
+        store = open_store(home)
+        former = store.read_version(table)
         if former is None:
             return None
-        retired = [file for file in former.retired if not _remove_retired(home, table, file, now_ms)]
+        retired = store.remove_retired(table, former.retired, now_ms)
         if len(retired) == len(former.retired):
             return None
         version = former.replace(removed=lambda _: False, retired=retired, now_ms=now_ms)
-        _publish(home, table, former, version, now_ms)
+        store.publish(table, former, version, now_ms)
         return version
-
-
-def _publish(home: Home, table: TableSchema, former: TableVersion, version: TableVersion, now_ms: int) -> None:
-    if isinstance(home, ObjectHome):
-        object_tables.publish(home, table, former, version, now_ms)
-        return
-    write_version(home, table, version)
-    delta_log.record_version(home, table, version, now_ms, former=former)
-
-
-def _write_files(change: TableChange, directory: Path, number: int, table: TableSchema) -> list[DataFile]:
-    """Write the files of a version: one per bucket, sorted by the table's sort columns, forced to the disk."""
-    import pyarrow.parquet as pq
-
-    target = directory / version_directory(number)
-    if change.frame is None:
-        shutil.rmtree(target, ignore_errors=True)  # remains of an attempt that failed
-    else:
-        _write_frame(change.frame, target, table)
-    few_rows.write(target, table, change.rows)
-    written = []
-    for path in sorted(target.glob(f"{BUCKET}=*/*.parquet")):
-        footer = pq.read_metadata(path)
-        first_ms, last_ms = _time_range(footer, table.time_column)
-        name, bucket = path.relative_to(directory).as_posix(), bucket_of_directory(path.parent.name)
-        written.append(
-            DataFile(
-                name, bucket, footer.num_rows, path.stat().st_size, change.added_version or number, first_ms, last_ms
-            )
-        )
-        fsync_path(path)
-        fsync_path(path.parent)
-    if not written:  # otherwise every empty batch would leave a directory
-        shutil.rmtree(target, ignore_errors=True)
-        return []
-    fsync_path(target)
-    fsync_path(directory)
-    return written
-
-
-def _write_frame(frame: DataFrame, target: Path, table: TableSchema) -> None:
-    rows = frame.select(*table.column_names, BUCKET).repartition(BUCKET)
-    writer = rows.sortWithinPartitions(BUCKET, *table.sort_columns).write.mode("overwrite").partitionBy(BUCKET)
-    writer = writer.option("compression", few_rows.COMPRESSION).option("parquet.block.size", table.row_group_bytes)
-    writer.parquet(str(target))
-
-
-def _time_range(footer: Any, column: str) -> tuple[int | None, int | None]:
-    """Return the earliest and latest ms of a TIMESTAMP column according to the statistics of the file."""
-    # Maps and lists have several leaves, so column numbers differ from leaf numbers: find the leaf by its path.
-    (leaf,) = (number for number in range(footer.num_columns) if footer.schema.column(number).path == column)
-    statistics = [footer.row_group(number).column(leaf).statistics for number in range(footer.num_row_groups)]
-    bounded = [part for part in statistics if part is not None and part.has_min_max]
-    if not bounded:
-        return None, None
-    return ms_of(min(part.min for part in bounded)), ms_of(max(part.max for part in bounded))
-
-
-def _remove_retired(home: Home, table: TableSchema, file: RetiredFile, now_ms: int) -> bool:
-    """Delete a retired file whose retention has passed, and directories that it leaves empty. Return whether it was deleted."""
-    if now_ms - file.retired_ms < RETIRED_RETENTION_MS:
-        return False
-    assert isinstance(home, Path), "object stores have no retired files: vacuum removes them"
-    path = home / table.name / file.path
-    path.unlink(missing_ok=True)
-    for parent in (path.parent, path.parent.parent):
-        if not any(parent.glob(f"{BUCKET}=*")) and not any(parent.glob("*.parquet")):
-            shutil.rmtree(parent, ignore_errors=True)
-    return True

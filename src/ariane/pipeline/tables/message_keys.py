@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 
 from ariane.pipeline.publishing import table_publisher
 from ariane.tables import MESSAGE_KEYS
-from ariane.tables.table_format import BUCKET, DataFile, TableVersion, read_version
+from ariane.tables.table_format import BUCKET, DataFile, TableVersion
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import read_version
 from ariane.tables.time_buckets import BUCKET_MS, bucket_start_ms
 
 if TYPE_CHECKING:

@@ -31,8 +31,9 @@ from ariane.reports.tables import table_views
 from ariane.reports.tables.table_contents import PIPELINE_NEEDS
 from ariane.tables import ARCHIVE
 from ariane.tables.declarations.archive import topic_of_bucket
-from ariane.tables.table_format import DataFile, read_version
+from ariane.tables.table_format import DataFile
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import read_version
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

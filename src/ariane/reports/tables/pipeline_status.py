@@ -5,7 +5,7 @@ HOME/status/<source>     JSON (`SourceStatus`), written by the pipeline in every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -15,9 +15,10 @@ from ariane import tables
 from ariane.errors import StoreError
 from ariane.reports.tables import table_contents
 from ariane.reports.texts import Text, text
-from ariane.tables import TableSchema, object_tables
-from ariane.tables.table_format import TableVersion, read_version
-from ariane.tables.table_home import Home, ObjectHome
+from ariane.tables import TableSchema
+from ariane.tables.table_format import TableVersion
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store, read_version
 
 STATUS = "status"
 PENDING_MS = 800_000  # few new messages wait up to half of this for a micro-batch
@@ -77,16 +78,7 @@ class TableStatus(NamedTuple):
 
 def write_status(home: Home, status: SourceStatus) -> None:
     """Store the status of a source atomically."""
-    content = msgspec.json.encode(status) + b"\n"
-    if isinstance(home, ObjectHome):
-        object_tables.write_small(home, f"{STATUS}/{status.source}", content)
-        return
-    path = home / STATUS / status.source
-    path.parent.mkdir(exist_ok=True)
-    # Readers never see a part of the file. No fsync: a lost status is written again with the next batch.
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    open_store(home).write_small_file(f"{STATUS}/{status.source}", msgspec.json.encode(status) + b"\n")
 
 
 def read_statuses(home: Home) -> dict[str, SourceStatus]:
@@ -96,7 +88,7 @@ def read_statuses(home: Home) -> dict[str, SourceStatus]:
         StoreError: a status file is corrupt.
     """
     statuses = {}
-    for name, content in _status_files(home):
+    for name, content in open_store(home).read_small_files(STATUS):
         try:
             statuses[name] = msgspec.json.decode(content, type=SourceStatus)
         except msgspec.DecodeError as error:
@@ -104,15 +96,6 @@ def read_statuses(home: Home) -> dict[str, SourceStatus]:
                 f"{home}/{STATUS}/{name} is not a valid status file: {error}; remove it, the pipeline creates it again"
             ) from error
     return statuses
-
-
-def _status_files(home: Home) -> Iterator[tuple[str, bytes]]:
-    if isinstance(home, ObjectHome):
-        for name in object_tables.small_names(home, STATUS):
-            yield name, object_tables.read_small(home, f"{STATUS}/{name}")
-        return
-    for path in sorted((home / STATUS).glob("[!.]*")):
-        yield path.name, path.read_bytes()
 
 
 def freshness(home: Home, table: TableSchema, now_ms: int) -> Freshness:

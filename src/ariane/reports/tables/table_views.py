@@ -15,10 +15,11 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ariane.tables import TableSchema, object_tables
+from ariane.tables import TableSchema
 from ariane.tables.table import split_type
-from ariane.tables.table_format import DataFile, data_paths
-from ariane.tables.table_home import Home, ObjectHome
+from ariane.tables.table_format import DataFile
+from ariane.tables.table_home import Home
+from ariane.tables.table_store import open_store
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -136,14 +137,17 @@ def open_views(home: Home, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
 def _add_files(sql: DuckDBPyConnection, home: Home, part: TablePart) -> str | None:
     """Return an expression for FROM with the rows of the published files; None without files."""
     table, is_needed = part
-    if isinstance(home, ObjectHome):
-        dataset = object_tables.open_dataset(home, table, is_needed)
-        if dataset is None:
-            return None
-        sql.register(f"{table.name} files", dataset)
+    store = open_store(home)
+    version = store.read_version(table)
+    files = [file for file in version.files if is_needed(file)] if version else []
+    if not files:
+        return None
+    if store.directory is None:
+        sql.register(f"{table.name} files", store.open_dataset(table, files))
         return f'"{table.name} files"'
-    files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in data_paths(home, table, is_needed))
-    return f"read_parquet([{files}], union_by_name = true, hive_partitioning = false)" if files else None
+    paths = (str(store.directory / table.name / file.path) for file in files)
+    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    return f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
 
 
 def query(sql: DuckDBPyConnection, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:

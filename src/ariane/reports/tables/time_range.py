@@ -17,8 +17,8 @@ from ariane.reports.report import utc_time
 from ariane.reports.tables import table_views
 from ariane.reports.texts import ZONE, Moment, Text, text
 from ariane.tables import TRACE_EVENTS, TableSchema
-from ariane.tables.table_format import read_version
 from ariane.tables.table_home import Home
+from ariane.tables.table_store import read_version
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -27,7 +27,7 @@ from ariane.reports import REPORTS
 from ariane.reports.report import Plot, Report, Table, Value, charts_first
 from ariane.reports.tables.table_views import with_rows
 from ariane.reports.texts import Text
-from ariane.tables.table_home import can_have_tables
+from ariane.tables.table_store import open_store
 
 CHART_UNITS = {"/s": "rate", "ms": "ms", "B": "bytes", "B/s": "bytes", "%": "percent"}
 
@@ -154,7 +154,7 @@ def report_list(services: ConsoleServices) -> ReportListView:
     tables_dir, is_limited = services.settings.tables_dir, current_access().is_limited
     return ReportListView(
         names=[name for name in REPORTS if not (is_limited and name in CLOSED)],
-        is_available=tables_dir is not None and can_have_tables(tables_dir),
+        is_available=tables_dir is not None and open_store(tables_dir).exists(),
         tables_dir=None if tables_dir is None else str(tables_dir),
     )
 
@@ -171,7 +171,7 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     if kind is None:
         raise NotFound("report", name, sorted(REPORTS))
     tables_dir, selection = services.settings.tables_dir, row_selection(current_access())
-    if tables_dir is None or not can_have_tables(tables_dir):
+    if tables_dir is None or not open_store(tables_dir).exists():
         place = "any directory: start the console with a home" if tables_dir is None else str(tables_dir)
         raise NotFound("table of the pipeline in", f"{place}; run `ariane pipeline run`")
     now_ms = services.clock.now_ms()
