@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -112,6 +113,27 @@ def test_the_audit_log_has_what_limits_refuse_unless_it_has_the_failed_change(la
     with pytest.raises(ReplyError):
         broker.serve(1, fail, late=late, command=SEND)
     assert len(broker.audit.requests) == 1
+
+
+def test_a_held_request_does_not_retain_its_body() -> None:
+    """16,384 pulls of a connection may be held, each sent with a body of 16 MiB that no pull needs."""
+
+    async def hold() -> Reply:
+        await asyncio.sleep(0)
+        return Reply()
+
+    async def run() -> None:
+        served = Broker().limits.with_clients({RequestCode.PULL_MESSAGE: lambda command, peer: hold()})
+        body = bytes(1000)
+        unused = sys.getrefcount(body)
+        handled = served[RequestCode.PULL_MESSAGE](
+            Command(RequestCode.PULL_MESSAGE, body=body), make_peer(1, ("10.0.0.1", 1))
+        )
+        assert sys.getrefcount(body) == unused
+        assert isinstance(handled, Awaitable)
+        assert await handled == Reply()
+
+    asyncio.run(run())
 
 
 def test_a_refused_topic_is_not_charged() -> None:
