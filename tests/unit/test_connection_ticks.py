@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, TICK_S, Connection, Reply
+from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, TICK_S, Connection, LateReply, Reply
 from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.limits.paced_calls import CALLS_PER_TICK
 from ariane.protocol import command as commands
 
 
@@ -129,5 +130,71 @@ def test_connections_whose_requests_take_long_get_a_tick_each(monkeypatch: pytes
         await asyncio.sleep(0)
         connections[0].data_received(requests(0.0, 1))
         assert served == [0, 0], "it is fast again"
+
+    asyncio.run(run())
+
+
+def test_late_replies_that_take_long_are_built_in_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer may hold thousands of pulls, and read their responses again after all of them have ended."""
+
+    async def run() -> None:
+        loop, built, now, end = asyncio.get_running_loop(), [], [0.0], asyncio.Event()
+        monkeypatch.setattr(loop, "time", lambda: now[0])
+
+        async def handler(command: Any, peer: Any) -> LateReply:
+            def build() -> Reply:
+                built.append(command.opaque)
+                now[0] += 0.4 * TICK_S
+                return Reply()
+
+            await end.wait()
+            return LateReply(build)
+
+        connection = Connection(1, {7: handler}, is_server=True)
+        connection.connection_made(Collected())  # type: ignore[arg-type]
+        numbers = list(range(9))
+        connection.data_received(
+            b"".join(b"".join(commands.encode(7, opaque=item, flag=commands.ONE_WAY)) for item in numbers)
+        )
+        await asyncio.sleep(0)
+        connection.pause_writing()
+        end.set()
+        for _ in range(3):  # all handlers end
+            await asyncio.sleep(0)
+        assert built == []
+        connection.resume_writing()
+        for count in (3, 6, 9):
+            await asyncio.sleep(0)
+            assert built == numbers[:count]
+
+    asyncio.run(run())
+
+
+def test_the_requests_of_a_lost_connection_are_cancelled_in_several_ticks() -> None:
+    """Each of 16,384 held pulls starts its task once more to end it."""
+
+    async def run() -> None:
+        ended, limits = [], ServerLimits()
+
+        async def handler(command: Any, peer: Any) -> Reply:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(command.opaque)
+            raise AssertionError("it waits until it is cancelled")
+
+        connection = Connection(1, {7: handler}, is_server=True, limits=limits)
+        connection.connection_made(Collected())  # type: ignore[arg-type]
+        numbers = list(range(3 * CALLS_PER_TICK))
+        connection.data_received(b"".join(b"".join(commands.encode(7, opaque=item, flag=0)) for item in numbers))
+        while limits.in_flight < len(numbers):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # all of them wait
+        connection.connection_lost(None)
+        while len(ended) < len(numbers):
+            before = len(ended)
+            await asyncio.sleep(0)
+            assert len(ended) <= before + CALLS_PER_TICK
+        assert sorted(ended) == numbers
 
     asyncio.run(run())

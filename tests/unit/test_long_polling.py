@@ -9,6 +9,7 @@ import pytest
 from ariane.broker.delivery import long_polling as arrivals_module
 from ariane.broker.delivery.long_polling import PullWaiters
 from ariane.errors import ReplyError
+from ariane.net.limits.paced_calls import CALLS_PER_TICK
 from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import Arrival
 from ariane.testing.clock import FakeClock
@@ -65,5 +66,24 @@ def test_the_held_pulls_of_a_topic_can_be_ended() -> None:
         await asyncio.sleep(0)  # the table is updated by their callbacks
         assert len(waiters) == 1
         other.cancel()
+
+    asyncio.run(hold())
+
+
+def test_an_arrival_ends_a_bounded_number_of_held_pulls_in_each_tick() -> None:
+    """100,000 pulls may be held for one queue: each costs a task and a response."""
+
+    async def hold() -> None:
+        waiters = PullWaiters(FakeClock())
+        held = [waiters.wait("T", 0, 0, None, 5_000) for _ in range(2 * CALLS_PER_TICK + 1)]
+        for _ in range(2):  # the second one matches none that the first one has matched
+            waiters.notify([Arrival("T", 0, 1, b"")])
+        ended = 0
+        while not held[-1].done():
+            assert sum(waiter.done() for waiter in held) <= ended + CALLS_PER_TICK
+            ended = sum(waiter.done() for waiter in held)
+            await asyncio.sleep(0)
+        assert all([await waiter for waiter in held])
+        assert waiters.is_empty
 
     asyncio.run(hold())

@@ -389,8 +389,8 @@ class Connection(asyncio.Protocol):
         if self._has_pending_frames:  # one-way requests are served although the peer is gone
             self._schedule_batch()
         self._awaited.close(self.peer.addr, str(error) if error else "was closed by the peer")
-        for task in list(self._unfinished):
-            task.cancel()
+        for task in self._unfinished:
+            self._limits.cancellations.add(task.cancel)
         if self._on_lost:
             self._on_lost(self)
 
@@ -463,18 +463,17 @@ class Connection(asyncio.Protocol):
     def _on_handler_done(self, command: Command, done: asyncio.Future[Reply | LateReply | None]) -> None:
         error = done.exception()
         reply = self._error_reply(command, error) if error else done.result()
-        if isinstance(reply, LateReply):
-            late_reply = reply
-        elif not self._late_replies and self._out.size < BYTES_PER_TICK and self._out.writable.is_set():
+        has_room = self._out.size < BYTES_PER_TICK and self._out.writable.is_set()
+        if has_room and not self._late_replies and not isinstance(reply, LateReply):
             self._reply(command, reply)
             return
-        else:
-            late_reply = replies.completed(reply)  # many handlers may finish in the same tick
-        self._late_replies.append((command, late_reply))
+        # Many handlers may finish in the same tick.
+        self._late_replies.append((command, reply if isinstance(reply, LateReply) else replies.completed(reply)))
         self._send_late_replies()
 
     def _send_late_replies(self) -> None:
-        """Build and write late replies as long as there is room for them."""
+        """Build and write late replies as long as there is room for them, and time in this tick."""
+        tick_end = self._loop.time() + TICK_S
         while self._late_replies and self._out.writable.is_set() and self._out.size < BYTES_PER_TICK:
             command, late_reply = self._late_replies.popleft()
             try:
@@ -482,18 +481,18 @@ class Connection(asyncio.Protocol):
             except Exception as error:  # noqa: BLE001 - as in _serve
                 reply = self._error_reply(command, error)
             self._reply(command, reply)
+            if self._late_replies and self._loop.time() >= tick_end:
+                self._is_slow = True
+                self._schedule_batch()
+                return
 
     def _reply(self, command: Command, reply: Reply | None) -> None:
         if reply is None or command.flag & ONE_WAY or self._transport is None:
             replies.abandon(reply)
             return
-        try:
-            pieces = replies.encode(command, reply)
-        except ProtocolError as error:
-            refusal = replies.response_too_large(command.code, error)
-            self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.shown, refusal.remark)
-            self._reply(command, refusal)
-            return
+        pieces, refusal = replies.encode(command, reply)
+        if refusal:
+            self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.shown, refusal)
         self._write_responses(pieces)
 
     def _error_reply(self, command: Command, error: BaseException) -> Reply:

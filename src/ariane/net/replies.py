@@ -116,8 +116,19 @@ def make_peer(number: int, name: Sequence[Any], names: tuple[str, ...] = ()) -> 
     return Peer(number, name[0], name[1], host.pack(name[0], name[1]), names)
 
 
-def encode(request: Command, reply: Reply) -> list[bytes]:
-    """Return the pieces of the response frame, in the header form of the request. Raise ProtocolError if it is too large."""
+def encode(request: Command, reply: Reply) -> tuple[list[bytes], str | None]:
+    """Return the pieces of the response frame, in the header form of the request.
+
+    A reply that exceeds the frame limit of peers is replaced by a refusal, whose remark is returned, too.
+    """
+    try:
+        return _encode(request, reply), None
+    except ProtocolError as error:
+        remark = f"Cannot send the response to {code_name(request.code)}: {error}"
+        return _encode(request, Reply(ResponseCode.SYSTEM_ERROR, remark=remark)), remark
+
+
+def _encode(request: Command, reply: Reply) -> list[bytes]:
     return commands.encode(
         reply.code,
         opaque=request.opaque,
@@ -138,11 +149,6 @@ def header_too_large(code: int, size: int, header_max: int) -> Reply:
     """Return the reply to a request whose header has `size` bytes, more than `header_max`."""
     remark = f"Invalid header of request {code_name(code)}: {size} bytes, expected at most {header_max}"
     return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{remark} (maxRequestHeaderSize)")
-
-
-def response_too_large(code: int, error: ProtocolError) -> Reply:
-    """Return the reply to send in place of one that exceeds the frame limit of peers."""
-    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"Cannot send the response to {code_name(code)}: {error}")
 
 
 def error_reply(code: int, error: BaseException, peer: Peer, log: PeerLog, now: float) -> Reply:

@@ -1,17 +1,19 @@
 """Held pulls: futures that resolve when a matching message arrives. [PullRequestHoldService]
 
 A handler requests a waiter and awaits it. The waiter is resolved by a matching arrival (True) or by its timeout (False), whichever
-comes first, and is then removed from the table.
+comes first, and is then removed from the table. One message may match thousands of them: a few are resolved in each tick.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterable
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ReplyError
 from ariane.kernels.sends.send_turn import QueueRun
+from ariane.net.limits.paced_calls import PacedCalls
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records.queue_entry import ENTRY
 from ariane.store.message_store import Arrival
@@ -30,6 +32,7 @@ class PullWaiters:
         self._chars = 0  # of the subscriptions of all held pulls
         # By topic and queue: each waiter with the offset it waits for and the tag hashes it accepts (None: all).
         self._waiting: dict[tuple[str, int], dict[Waiter, tuple[int, frozenset[int] | None]]] = {}
+        self._resolutions = PacedCalls()  # of waiters that an arrival has matched
 
     @property
     def is_empty(self) -> bool:
@@ -87,7 +90,8 @@ class PullWaiters:
         if not self._waiting:
             return
         for arrival in arrivals:
-            queue = self._waiting.get((arrival.topic, arrival.queue_id))
+            key = arrival.topic, arrival.queue_id
+            queue = self._waiting.get(key)
             if not queue:
                 continue
             arrived: set[int] | None = None  # tag hashes of the new messages
@@ -97,7 +101,10 @@ class PullWaiters:
                 if codes is not None and arrived is None:
                     arrived = {_low32(code) for _, _, code in ENTRY.iter_unpack(arrival.entries)}
                 if codes is None or (arrived is not None and not codes.isdisjoint(arrived)):
-                    _resolve(waiter, True)
+                    del queue[waiter]
+                    self._resolutions.add(functools.partial(_resolve, waiter, True))
+            if not queue:
+                del self._waiting[key]
 
     def expire_all(self) -> None:
         """End all held pulls as if their time were over."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from ariane.net.limits.paced_calls import PacedCalls
 from ariane.net.limits.quotas import Quotas
 from ariane.net.limits.slow_turns import SlowTurns
 from ariane.net.peer_log import REPEAT_S, PeerLog
@@ -94,6 +95,7 @@ class ServerLimits:
         self.exempt = exempt
         self.delayed = delayed
         self.slow_turns = SlowTurns()  # of connections whose requests take long
+        self.cancellations = PacedCalls()  # of the requests of lost connections
         self.in_flight = 0  # requests of all connections that a handler has not answered yet
 
     def log_about(self, peer: Peer, now: float, text: str, *args: object) -> None:

@@ -55,10 +55,8 @@ class RequestBatchHandler:
         return Reply(body=pieces)
 
     async def _response(self, request: Command, peer: Peer) -> bytes:
-        try:
-            return b"".join(replies.encode(request, await self._reply(request, peer)))
-        except ProtocolError as error:
-            return b"".join(replies.encode(request, replies.response_too_large(request.code, error)))
+        pieces, _ = replies.encode(request, await self._reply(request, peer))
+        return b"".join(pieces)
 
     async def _reply(self, request: Command, peer: Peer) -> Reply:
         handler = self._handlers.get(request.code)
