@@ -13,6 +13,7 @@ import pytest
 
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.handlers.reading.pop import ALL_QUEUES_MAX
 from ariane.broker.state.pop_table import PopDocument
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
@@ -20,6 +21,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
 from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData
 from ariane.protocol.requests.messaging import (
     OffsetResponse,
@@ -28,7 +30,13 @@ from ariane.protocol.requests.messaging import (
     SendMessage,
     UpdateConsumerOffset,
 )
-from ariane.protocol.requests.pop import AckMessage, ChangeInvisibleTime, PopMessage, PopMessageResponse
+from ariane.protocol.requests.pop import (
+    AckMessage,
+    ChangeInvisibleTime,
+    PopMessage,
+    PopMessageResponse,
+    PopNotification,
+)
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
 
@@ -184,6 +192,39 @@ def test_a_parked_request_is_woken_by_a_message_and_by_one_that_is_visible_again
         assert (again.body, again.times) == (b"0", 1)
         assert await client.ack(message._replace(handle=handle)) == 0
         assert await client.committed(1) == 0, "the handle of the change is that of a former delivery by now"
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_message_that_is_sent_while_a_request_is_being_parked_wakes_it(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0")
+        assert bodies(await client.pop()) == [b"0"]
+        # Both requests arrive together: the message is stored after the first one has found none.
+        taken, _ = await asyncio.gather(client.pop(poll_ms=5_000), client.send(b"1"))
+        assert bodies(taken) == [b"1"]
+
+    against_broker(config(tmp_path), work)
+
+
+def test_all_queues_of_a_topic_are_served_together_up_to_a_bound(tmp_path: Path) -> None:
+    """Each of them is looked at, and waited for: 65,536 held up the broker for two seconds."""
+
+    async def work(client: Client) -> None:
+        for count in (ALL_QUEUES_MAX, ALL_QUEUES_MAX + 1):
+            header = CreateTopic("Wide", "TBW102", count, count, 6, "SINGLE_TAG")
+            assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == 0
+            codes = [
+                (await client.call(code, header)).code
+                for code, header in (
+                    (RequestCode.POP_MESSAGE, PopMessage("G", "Wide", -1, 32, 60_000, 0)),
+                    (RequestCode.NOTIFICATION, PopNotification("G", "Wide", -1, 0)),
+                    (RequestCode.POP_MESSAGE, PopMessage("G", "Wide", count - 1, 32, 60_000, 0)),
+                )
+            ]
+            none = ResponseCode.POLLING_TIMEOUT
+            illegal = ResponseCode.INVALID_PARAMETER
+            assert codes == ([none, 0, none] if count == ALL_QUEUES_MAX else [illegal, illegal, none])
 
     against_broker(config(tmp_path), work)
 

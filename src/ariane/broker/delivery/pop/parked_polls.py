@@ -1,18 +1,20 @@
 """Requests of POP that found nothing, until messages arrive or become visible, or their time is over. [PopLongPollingService]
 
-The requests of a group and topic are served in the order of their arrival. A message wakes as many of them as it takes.
+The requests of a group and topic are served in the order of their arrival. A message wakes as many of them as it takes, some of
+them in each tick: thousands of groups may wait for the same one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ariane.broker.delivery.long_polling import PullWaiters, Waiter
 from ariane.clock import Clock, Timer
 from ariane.errors import ReplyError
+from ariane.net.limits.paced_calls import PacedCalls
 from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import MessageStore
 
@@ -20,12 +22,13 @@ __all__ = ["ParkedPolls", "PollKey"]
 
 KEY_POLLS_MAX = 1_024  # of one group and topic, as in 5.x
 POLLS_MAX = 100_000  # of all groups, as in 5.x
-BLOCKED_MS = (
-    100  # until requests are served again that took nothing although a message is visible, as in a blocked queue
-)
+# Until requests are served again that took nothing although a message is visible, as in a blocked queue.
+BLOCKED_MS = 100
+WATCHES_MAX = 200_000  # queues that the groups wait for, counted once for each group; one takes about 700 bytes
 WATCH_MS = 60_000.0  # longest wait of one watch; the next one follows
 
 T = TypeVar("T")
+Poll_contra = TypeVar("Poll_contra", contravariant=True)
 
 
 class PollKey(NamedTuple):
@@ -39,11 +42,19 @@ class PollKey(NamedTuple):
     """The filter of the requests."""
 
 
+class Serve(Protocol[Poll_contra]):
+    """Answers a request. [PopHandler]"""
+
+    def __call__(self, poll: Poll_contra, queue_id: int | None = None, /) -> bool:
+        """Answer with messages of one queue, or of all that the request names; return False if there are none."""
+        ...
+
+
 class _Parked(Generic[T]):
     """The requests of one group and topic, and what wakes them."""
 
-    def __init__(self, serve: Callable[[T], bool]) -> None:
-        self.serve = serve  # answers a request; False if there is nothing for it
+    def __init__(self, serve: Serve[T]) -> None:
+        self.serve = serve  # answers a request
         self.polls: OrderedDict[asyncio.Future[bool], T] = OrderedDict()
         self.watches: dict[tuple[str, int], Waiter] = {}  # by topic and queue
         self.timer: Timer | None = None  # until a taken message is visible
@@ -67,6 +78,9 @@ class ParkedPolls(Generic[T]):
         self._due_ms = due_ms
         self._parked: dict[tuple[str, str], dict[PollKey, _Parked[T]]] = {}  # by group and topic
         self._count = 0
+        self._watches = 0  # of all groups, compared with WATCHES_MAX
+        self._wakes = PacedCalls()  # each serves one request
+        self._endings = PacedCalls()  # of watches
 
     def count(self, group: str, topic: str, queue_id: int) -> int:
         """Return how many requests of a group for a queue are parked."""
@@ -74,7 +88,7 @@ class ParkedPolls(Generic[T]):
         return sum(len(each.polls) for key, each in parked.items() if key.queue_id == queue_id)
 
     async def park(
-        self, key: PollKey, queues: Iterable[tuple[str, int]], poll: T, serve: Callable[[T], bool], hold_ms: float
+        self, key: PollKey, queues: Collection[tuple[str, int]], poll: T, serve: Serve[T], hold_ms: float
     ) -> bool:
         """Wait until `serve` answered a request. Return False if the time is over.
 
@@ -85,9 +99,11 @@ class ParkedPolls(Generic[T]):
             ReplyError: too many requests are parked.
         """
         parked = self._parked.get(key[:2], {}).get(key) or _Parked(serve)
-        if len(parked.polls) >= KEY_POLLS_MAX or self._count >= POLLS_MAX:
+        is_full = self._watches + len(queues) - len(parked.watches) > WATCHES_MAX
+        if is_full or len(parked.polls) >= KEY_POLLS_MAX or self._count >= POLLS_MAX:
             remark = (
                 f"{len(parked.polls)} requests of {key.group} wait for messages of {key.topic}, {self._count} in all"
+                f" for those of {self._watches} queues"
             )
             raise ReplyError(ResponseCode.POLLING_FULL, remark)
         self._parked.setdefault(key[:2], {})[key] = parked
@@ -117,13 +133,19 @@ class ParkedPolls(Generic[T]):
         for key, parked in self._parked.get((group, topic), {}).items():
             self._schedule(key, parked)
 
-    def _wake(self, key: PollKey, parked: _Parked[T]) -> None:
-        for done, poll in list(parked.polls.items()):
-            if not done.done():
-                if not parked.serve(poll):
-                    break  # those behind it want the same messages
-                _resolve(done, True)
-        self._schedule(key, parked, visible_after_ms=BLOCKED_MS)
+    def _wake(self, key: PollKey, parked: _Parked[T], queue_id: int | None = None) -> None:
+        """Serve the requests of a key in turn, with messages of one queue or of all, until there are none for the next one."""
+
+        def serve_next() -> None:
+            waiting = next(((done, poll) for done, poll in parked.polls.items() if not done.done()), None)
+            # Those after one without messages want the same.
+            if waiting is not None and parked.serve(waiting[1], queue_id):
+                _resolve(waiting[0], True)
+                self._wakes.add(serve_next)
+            elif parked.polls:
+                self._schedule(key, parked, visible_after_ms=BLOCKED_MS)
+
+        self._wakes.add(serve_next)
 
     def _schedule(self, key: PollKey, parked: _Parked[T], *, visible_after_ms: int = 0) -> None:
         """Wake requests when the next taken message is visible; if one is already, `visible_after_ms` from now."""
@@ -146,13 +168,15 @@ class ParkedPolls(Generic[T]):
         if queue in parked.watches:
             return
         waiter = parked.watches[queue] = self._waiters.wait(*queue, self._store.max_offset(*queue), None, WATCH_MS)
+        self._watches += 1
 
         def on_arrival(arrived: Waiter) -> None:
+            self._watches -= 1
             parked.watches.pop(queue, None)
             if parked.polls and not arrived.cancelled():
                 self._watch(key, parked, queue)
                 if arrived.result():
-                    self._wake(key, parked)
+                    self._wake(key, parked, queue[1])
 
         waiter.add_done_callback(on_arrival)
 
@@ -163,8 +187,8 @@ class ParkedPolls(Generic[T]):
             del self._parked[key[:2]]
         if parked.timer is not None:
             parked.timer.cancel()
-        for waiter in list(parked.watches.values()):
-            waiter.cancel()
+        for waiter in parked.watches.values():
+            self._endings.add(waiter.cancel)
 
 
 def _resolve(done: asyncio.Future[bool], is_served: bool) -> None:
