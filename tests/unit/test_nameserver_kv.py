@@ -31,6 +31,39 @@ def test_simultaneous_changes_share_one_write(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "kv.json").read_text())["configTable"]["NS"]) == 1000
 
 
+def test_changes_whose_requests_are_cancelled_cost_the_same_however_many_wait(tmp_path: Path) -> None:
+    """A connection that is lost may have 16,384 of them, and a lock looks for each in the list of all others."""
+    compared = 0
+
+    class Compared(asyncio.Future[None]):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return self is other
+
+        __hash__ = asyncio.Future.__hash__
+
+    async def run() -> None:
+        loop, table = asyncio.get_running_loop(), KvStore(tmp_path / "kv.json")
+        with mock.patch.object(loop, "create_future", lambda: Compared(loop=loop)):
+
+            async def put(number: int) -> None:
+                table.put("NS", f"k{number}", "v")
+                await table.wait_saved()
+
+            puts = [asyncio.ensure_future(put(number)) for number in range(100)]
+            await asyncio.sleep(0)
+            for task in reversed(puts[1:]):
+                task.cancel()
+            await asyncio.wait(puts)
+        await table.wait_saved()
+        table.close()
+
+    asyncio.run(run())
+    assert compared < 10
+    assert len(json.loads((tmp_path / "kv.json").read_text())["configTable"]["NS"]) == 100
+
+
 def test_a_change_that_cannot_be_written_is_an_error_and_is_written_later(tmp_path: Path) -> None:
     async def run() -> None:
         (tmp_path / "not a directory").write_text("")

@@ -19,6 +19,8 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError, StoreError
+from ariane.net.limits.paced_calls import PacedCalls
+from ariane.net.shared_replies import SharedResult
 from ariane.private_files import sync_directory
 from ariane.protocol import fastjson
 from ariane.protocol.requests import rules
@@ -55,7 +57,9 @@ class KvStore:
         self._size = sum(_size(key, value) for values in self._table.values() for key, value in values.items())
         self._changes = 0  # number of changes since the start
         self._written = 0  # number of changes on disk
-        self._writing = asyncio.Lock()  # one write at a time; the waiting ones find their changes written by it
+        self._queued: SharedResult[None] | None = None  # of the next write, if there are changes for it
+        self._task: asyncio.Task[None] | None = None  # writes until there are none
+        self._calls = PacedCalls()  # of requests whose changes are written
         self._writer = ThreadPoolExecutor(1, "kv-table")  # writes block on the disk, requests must not
 
     def _drop_invalid(self) -> None:
@@ -122,17 +126,30 @@ class KvStore:
         Raises:
             StoreError: the file cannot be written; the next save tries again.
         """
-        change = self._changes
-        async with self._writing:
-            if self._written >= change:
-                return
-            latest, table = self._changes, {name: dict(values) for name, values in self._table.items()}
-            try:
-                # The only thread: the write of a cancelled request ends before the next one starts.
-                await asyncio.get_running_loop().run_in_executor(self._writer, self._write, table)
-            except OSError as error:
-                raise StoreError(f"cannot write the KV table to {self._path}: {error.strerror or error}") from error
-            self._written = latest
+        if self._written == self._changes:
+            return
+        if self._queued is None:
+            self._queued = SharedResult(self._calls)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._write_queued())
+        await self._queued.wait()
+
+    async def _write_queued(self) -> None:
+        """Write the table until all changes are on disk, or a write fails."""
+        try:
+            while (queued := self._queued) is not None:
+                self._queued = None
+                await queued.settle(self._write_all())
+        finally:
+            self._task = None
+
+    async def _write_all(self) -> None:
+        latest, table = self._changes, {name: dict(values) for name, values in self._table.items()}
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._write, table)
+        except OSError as error:
+            raise StoreError(f"cannot write the KV table to {self._path}: {error.strerror or error}") from error
+        self._written = latest
 
     def close(self) -> None:
         """Wait for the last write."""
