@@ -388,7 +388,7 @@ def last_record_of_a_queue_rejected(patch: pytest.MonkeyPatch) -> None:
 
 
 def queue_entries_visible_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
-    def step(notes: Any, up_to: int, queues: Any) -> Any:
+    def step(notes: Any, up_to: int, queues: Any, creations_max: int | None = None) -> Any:
         taken = [note for note in notes if note.end <= up_to]
         for _ in taken:
             notes.popleft()
@@ -407,7 +407,7 @@ def queue_entries_visible_before_they_are_written(patch: pytest.MonkeyPatch) -> 
 
 def unflushed_records_readable_by_queue(patch: pytest.MonkeyPatch) -> None:
     plain = dispatch.dispatch_pending
-    patch.setattr(dispatch, "dispatch_pending", lambda notes, up_to, queues: plain(notes, 1 << 62, queues))
+    patch.setattr(dispatch, "dispatch_pending", lambda notes, up_to, *more: plain(notes, 1 << 62, *more))
 
 
 def unflushed_records_readable_by_offset(patch: pytest.MonkeyPatch) -> None:

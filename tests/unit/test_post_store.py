@@ -24,6 +24,7 @@ from ariane.protocol.records.queue_entry import ENTRY
 from ariane.protocol.records.record import encode_v4
 from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import ROUND_QUEUES, RecordDraft, open_store
+from ariane.store.writing.store_dispatcher import CREATIONS_MAX
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk
 from ariane.testing.virtual.virtual_time import VirtualLoop
@@ -74,16 +75,20 @@ class DispatchRig:
         self.store.put(RecordDraft(topic="T", queue_id=queue_id, body=b"x", born_ms=0, born_host=HERE))
         self.dispatcher.on_stored()
 
+    def created(self) -> int:
+        """Return the number of queues that have a file."""
+        return sum(bool(queue.segments.bases) for queue in self.store._queues.by_id("T").values())  # type: ignore[attr-defined]
+
     def written(self, queue_id: int) -> int:
         """Return the number of entries in the file of a queue."""
         queue = self.store._queues.get(("T", queue_id))
         return 0 if queue is None else queue.max
 
 
-def run(scenario: Callable[[DispatchRig], Coroutine[Any, Any, None]]) -> None:
+def run(scenario: Callable[[DispatchRig], Coroutine[Any, Any, None]], **settings: Any) -> None:
     loop = VirtualLoop()
     try:
-        loop.run_until_complete(scenario(DispatchRig()))
+        loop.run_until_complete(scenario(DispatchRig(**settings)))
     finally:
         loop.close()
 
@@ -114,14 +119,17 @@ def test_messages_that_nothing_waits_for_are_written_together() -> None:
 
 def test_a_round_writes_some_queues_in_each_iteration_of_the_loop() -> None:
     async def scenario(rig: DispatchRig) -> None:
-        rig.send(*range(3 * ROUND_QUEUES))
+        queues = range(3 * ROUND_QUEUES)
+        rig.send(*queues)
+        rig.store.dispatch_pending()  # creates their files
+        rig.send(*queues)
         await asyncio.sleep(COLLECT_S)
-        written = [sum(rig.written(queue_id) for queue_id in range(3 * ROUND_QUEUES))]
+        written = [sum(rig.written(queue_id) for queue_id in queues)]
         while rig.store.collected_records:
             rig.send(0)  # messages that come during a round are in it, or in the next one
             await asyncio.sleep(0)
-            written.append(sum(rig.written(queue_id) for queue_id in range(1, 3 * ROUND_QUEUES)))
-            if written[-1] == 3 * ROUND_QUEUES - 1:
+            written.append(sum(rig.written(queue_id) for queue_id in queues[1:]))
+            if written[-1] == 2 * len(queues[1:]):
                 break
         assert len(written) >= 2
         assert all(later - earlier <= ROUND_QUEUES for earlier, later in itertools.pairwise(written))
@@ -132,6 +140,51 @@ def test_a_round_writes_some_queues_in_each_iteration_of_the_loop() -> None:
         assert rig.written(0) == total == len(rig.store.get("T", 0, 0, 32).records)
 
     run(scenario)
+
+
+def test_a_round_creates_some_files_in_each_iteration_of_the_loop() -> None:
+    async def scenario(rig: DispatchRig) -> None:
+        rig.send(*range(3 * CREATIONS_MAX))
+        await asyncio.sleep(COLLECT_S)
+        created = [rig.created()]
+        while rig.store.collected_records:
+            await asyncio.sleep(0)
+            created.append(rig.created())
+        assert created[0] < created[-1] == 3 * CREATIONS_MAX
+        assert all(later - earlier <= CREATIONS_MAX for earlier, later in itertools.pairwise(created))
+
+    run(scenario)
+
+
+def test_messages_for_new_queues_wait_for_the_files_of_those_before_them() -> None:
+    """The files of hundreds of new topics were created in one iteration of the loop: all other clients waited for 0.5 s."""
+
+    async def scenario(rig: DispatchRig) -> None:
+        for queue_id in range(3 * CREATIONS_MAX):
+            rig.put(queue_id)
+            assert rig.created() >= queue_id - CREATIONS_MAX
+        await ticks()
+        assert rig.created() == 3 * CREATIONS_MAX
+        assert [rig.store.max_offset("T", queue_id) for queue_id in range(3 * CREATIONS_MAX)] == [1] * 3 * CREATIONS_MAX
+
+    run(scenario)
+
+
+def test_a_flush_creates_some_files_in_each_iteration_of_the_loop() -> None:
+    async def scenario(rig: DispatchRig) -> None:
+        waiter = rig.dispatcher.pull_waiters.wait("T", 3 * CREATIONS_MAX - 1, 0, None, 60_000)
+        for queue_id in range(3 * CREATIONS_MAX):
+            rig.put(queue_id)
+        rig.store.flush()
+        rig.dispatcher.on_flushed()
+        created = [rig.created()]
+        while not waiter.done():
+            await asyncio.sleep(0)
+            created.append(rig.created())
+        assert (created[0], created[-1]) == (0, 3 * CREATIONS_MAX)
+        assert all(later - earlier <= CREATIONS_MAX for earlier, later in itertools.pairwise(created))
+
+    run(scenario, flush_disk_type="SYNC_FLUSH")
 
 
 def test_many_collected_entries_are_written_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from ariane.store.upkeep.removed_files import RemovedFiles
 from ariane.store.upkeep.retention import Retention
 from ariane.store.writing.log_replica import Replica, ReplicationSource
 from ariane.store.writing.record_appender import RecordAppender
-from ariane.store.writing.store_dispatcher import ROUND_QUEUES, StoreDispatcher
+from ariane.store.writing.store_dispatcher import CREATIONS_MAX, ROUND_QUEUES, StoreDispatcher
 
 __all__ = [
     "ROUND_QUEUES",
@@ -173,6 +173,7 @@ class MessageStore:
     def put_batch(self, drafts: list[RecordDraft]) -> list[AppendResult]:
         """Append messages next to each other in one file with one write: all of them or none."""
         self._check_writable()
+        self._dispatcher.limit_creations()
         return self._appender.append(drafts, self.config)
 
     def log_end(self) -> LogEnd | None:
@@ -217,8 +218,7 @@ class MessageStore:
             return reason
         if self._appender.pending_records + self._queues.collected.records < PENDING_MAX:
             return None
-        root = self.config.root
-        return StoreFull(f"{PENDING_MAX} records are pending: queue entries cannot be written below {root}")
+        return StoreFull(f"{PENDING_MAX} records are pending: queue entries cannot be written below {self.config.root}")
 
     def _check_writable(self) -> None:
         if (reason := self._write_refusal()) is not None:
@@ -239,10 +239,10 @@ class MessageStore:
         self._dispatcher.dispatch_all()
         return self._dispatcher.take_arrivals()
 
-    def dispatch_singles(self) -> list[Arrival]:
-        """Dispatch like `dispatch_pending`, but leave entries of runs collected."""
-        self._dispatcher.dispatch_listed()
-        return self._dispatcher.take_arrivals()
+    def dispatch_singles(self) -> tuple[list[Arrival], bool]:
+        """Dispatch like `dispatch_pending`, but leave entries of runs collected, and return whether queues remain that are new."""
+        is_unfinished = self._dispatcher.dispatch_listed(CREATIONS_MAX)
+        return self._dispatcher.take_arrivals(), is_unfinished
 
     def dispatch_queues(self, queues: Iterable[tuple[str, int]]) -> list[Arrival]:
         """Write the collected entries of these queues, by topic and id."""

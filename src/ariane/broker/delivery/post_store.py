@@ -114,12 +114,14 @@ class PostStoreDispatcher:
         self._is_dispatch_scheduled = False
         self._feed.notify_appended()
         try:
-            arrivals = self._store.dispatch_singles()
+            arrivals, is_unfinished = self._store.dispatch_singles()
         except StoreError as error:
             self._report_fault(error)
             asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self.on_flushed)
             return
         self._notify(arrivals)
+        if is_unfinished:
+            self.on_flushed()
 
     def _dispatch_awaited(self) -> None:
         awaited, self._awaited = self._awaited, set()

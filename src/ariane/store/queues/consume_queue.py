@@ -227,6 +227,11 @@ class ConsumeQueue:
             self._min_for = log_start
         return self._min
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the next write creates the first file."""
+        return not self.segments.bases
+
     def write(self, data: bytes) -> None:
         """Write entries at `max` without counting them yet; after an OSError the call can be repeated."""
         segments = self.segments

@@ -80,9 +80,12 @@ def has_entry(sys_flag: int) -> bool:
 
 
 def dispatch_pending(
-    pending: deque[PendingEntry], up_to: int, queues: ConsumeQueues
+    pending: deque[PendingEntry], up_to: int, queues: ConsumeQueues, creations_max: int | None = None
 ) -> tuple[list[Arrival], PendingEntry | None]:
-    """Write the entries of pending records that end at or before `up_to`.
+    """Write the entries of pending records that end at or before `up_to`, in the order of the records.
+
+    Stops before the record that would create the first file of another queue after `creations_max` of them: that takes as
+    long as writing the entries of fifty queues.
 
     All entries are written before any of them counts: after a failed write the records stay pending, and the next call writes the
     same entries again.
@@ -92,12 +95,16 @@ def dispatch_pending(
     """
     groups: dict[ConsumeQueue, list[bytes]] = {}
     arrivals: list[Arrival] = []
-    count = 0
+    count = creations = 0
     last: PendingEntry | None = None
     for pending_entry in pending:
         queue, entries, next_offset, _, end = pending_entry
         if end > up_to:
             break
+        if queue is not None and queue.is_new and queue not in groups:
+            if creations == creations_max:
+                break
+            creations += 1
         count += 1
         last = pending_entry
         if queue is not None:

@@ -31,6 +31,7 @@ class RecordAppender:
         """`collects`: consumers see records before they are flushed, so that entries of runs may be collected."""
         self.pending: deque[PendingEntry] = deque()  # oldest first; taken out by the dispatch
         self.pending_records = 0  # the store refuses puts beyond a bound
+        self.pending_creations = 0  # pending entries of queues without a file
         # A delayed message is pending: spares all other dispatches the look into the delay queues.
         self.has_delayed = False
         self.puts = self.put_bytes = 0  # messages and bytes since the start, for statistics
@@ -98,7 +99,13 @@ class RecordAppender:
             queue.next_offset += count
             self.puts += count
             self.pending_records += count
+            self.pending_creations += queue.is_new
             self.pending.append(PendingEntry(queue, entries, queue.next_offset, store_ms, log.end))
+
+    def count_pending(self) -> None:
+        """Count what is pending after a dispatch."""
+        self.pending_records = sum([entries.records for entries in self.pending])
+        self.pending_creations = sum([entries.queue is not None and entries.queue.is_new for entries in self.pending])
 
     def _list(self, draft: RecordDraft, queue: ConsumeQueue, appended: AppendResult, config: StoreConfig) -> None:
         """List the queue entry and the keys of an appended record."""
@@ -118,5 +125,6 @@ class RecordAppender:
             code = delay_tags_code(draft, store_ms, config.delays_ms)
             self.has_delayed = True
         queue.next_offset = queue_offset + 1
+        self.pending_creations += queue.is_new
         entry = ENTRY.pack(offset, size, code)
         self.pending.append(PendingEntry(queue, entry, queue.next_offset, store_ms, offset + size))

@@ -22,6 +22,7 @@ from ariane.store.writing.log_replica import Replica, ReplicationSource
 from ariane.store.writing.record_appender import RecordAppender
 
 ROUND_QUEUES = 64  # queues written together: some 0.5 ms
+CREATIONS_MAX = 4  # first files of queues that are created together: up to 1 ms each
 
 
 class StoreDispatcher:
@@ -65,24 +66,29 @@ class StoreDispatcher:
         while is_in_round and self.dispatch_round(ROUND_QUEUES):  # entries that came during that round
             pass
 
-    def dispatch_listed(self) -> None:
-        """Write the entries that are not collected, and the collected ones of the same queues."""
+    def dispatch_listed(self, creations_max: int | None = None) -> bool:
+        """Write the entries that are not collected, and the collected ones of the same queues.
+
+        Returns:
+            Whether entries remain because more than `creations_max` queues are new.
+        """
         pending, replica = self._appender.pending, self.replica
         if not pending and replica is None:
-            return
+            return False
         try:
             if replica is not None:
                 arrivals, last = replica.dispatch_pending(self._source.readable_end)
             else:
-                arrivals, last = dispatch.dispatch_pending(pending, self._source.readable_end, self._queues)
-                self._appender.pending_records = sum([entries.records for entries in pending])
+                end, queues = self._source.readable_end, self._queues
+                arrivals, last = dispatch.dispatch_pending(pending, end, queues, creations_max)
+                self._appender.count_pending()
         except StoreError as error:
             self._note_failure(error)
             raise
         self._has_failed = False
         self._arrivals += arrivals
         if last is None:
-            return
+            return False
         if not self._collected.records and self._round_end is None:
             self.dispatched, self.dispatched_ms = last.end, last.store_ms
         self._index.on_dispatched(last.end)
@@ -92,22 +98,28 @@ class StoreDispatcher:
         elif self._appender.has_delayed:
             self._appender.has_delayed = bool(pending)
             self._delayed.read_arrivals(self._log.end)
+        return bool(pending) and pending[0].end <= self._source.readable_end
 
     def dispatch_round(self, queues_max: int) -> bool:
         """Write the collected entries of some queues; return whether the round is to be continued. [MessageStore.dispatch_round]"""
         if self._round_end is None:
-            self.dispatch_listed()
+            if self.dispatch_listed(CREATIONS_MAX):
+                return True
             if not self._collected.records:
                 if not self._appender.pending and self.replica is None:  # readers may have written the last ones
                     self.dispatched, self.dispatched_ms = self._log.end, self._log.last_ms
                 return False
             self._collected.begin_round()
             self._round_end = self._log.end, self._log.last_ms
+        creations = 0
         for _ in range(queues_max):
+            if creations == CREATIONS_MAX:
+                break
             queue = self._collected.next_queue()
             if queue is None:
                 (self.dispatched, self.dispatched_ms), self._round_end = self._round_end, None
                 return False
+            creations += queue.is_new
             self.dispatch_collected(queue)
         return True
 
@@ -135,6 +147,15 @@ class StoreDispatcher:
                 self.dispatch_collected(queue)
             elif pending and pending[0].end <= self._source.readable_end:
                 self.dispatch_listed()
+
+    def limit_creations(self) -> None:
+        """Write the listed entries if that creates CREATIONS_MAX first files of queues. Call this before each put.
+
+        So the client that sends to new queues waits for them, and no reader does. Entries of records that consumers cannot see
+        yet are written later.
+        """
+        if self._appender.pending_creations >= CREATIONS_MAX and self._source.readable_end >= self._log.end:
+            self.dispatch_before_reading()
 
     def close(self) -> None:
         """Forget what is not written: a dispatch that is still scheduled must not write."""
