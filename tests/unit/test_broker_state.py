@@ -20,7 +20,7 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import QUEUES_MAX, TopicConfig
 from ariane.protocol import fastjson
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
-from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
+from ariane.protocol.requests.clients import ConsumerData, SubscriptionData, WireQueue
 from ariane.protocol.requests.routing import TopicTable
 
 CONFIG = BrokerConfig(broker_name="broker-a")
@@ -370,6 +370,23 @@ def test_queue_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locks.lock("G2", "c", [OTHER], 0) == [OTHER]
     locks.remove_expired(LOCK_LIVE_MS + 1)
     assert locks.lock("G", "c", [QUEUE], LOCK_LIVE_MS + 1) == [QUEUE]
+
+
+def test_the_queue_locks_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks_module, "GROUP_LOCKS_MAX", 1)
+    locks = QueueLocks()
+    with pytest.raises(ReplyError, match="G has 1 queue locks"):
+        locks.lock("G", "c", [QUEUE, OTHER], 0)
+    assert locks.lock("G2", "c", [OTHER], 0) == [OTHER]
+
+
+def test_a_table_of_queue_locks_is_that_of_its_moment() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "c", [QUEUE], 0)
+    table = locks.table()
+    locks.unlock("G", "c", [QUEUE])
+    locks.lock("G2", "c", [OTHER], 0)
+    assert dict(table.lock_table) == {"G": {"c": (WireQueue.of(QUEUE),)}}
 
 
 def test_a_group_is_auto_created_only_with_a_valid_name() -> None:

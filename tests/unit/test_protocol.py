@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import lz4.frame
 import msgspec
@@ -226,6 +227,36 @@ def test_an_error_about_json_quotes_one_character(text: bytes) -> None:
 )
 def test_the_json_dialect_of_fastjson_is_written(value: object, text: bytes) -> None:
     assert fastjson.write(value) == text
+
+
+class Document(msgspec.Struct):
+    table: Any = msgspec.UNSET
+    name: str | None = "n"
+
+
+NUMBERS = range(100)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        msgspec.UNSET,
+        {},
+        {"a": {}, "b": None, "c": [None, {}, []], "d": {1: "x"}},
+        {f"k{number}": number for number in NUMBERS},
+        {number: None if number % 2 else "x" for number in NUMBERS},
+        {"a": {"b": {number: [number, {"c": "d"}] for number in NUMBERS}, "e": tuple(NUMBERS)}, "f": set(NUMBERS)},
+        {f"k{number}": Document(tuple(NUMBERS)) for number in range(5)},
+        [{key: list(NUMBERS) for key in ("a", "b")}] * 3,
+        dict.fromkeys(NUMBERS),
+    ],
+)
+def test_pieces_of_a_document_are_small_and_make_up_its_text(table: object) -> None:
+    """Of a group with 2,000 queue locks the whole entry was one piece."""
+    document = Document(table)
+    pieces = list(fastjson.pieces(document))
+    assert b"".join(pieces) == fastjson.write(document, pretty=True)
+    assert all(piece.count(b",") <= fastjson.PIECE_VALUES for piece in pieces)
 
 
 def test_bodies_are_matched_as_leniently_as_in_java() -> None:

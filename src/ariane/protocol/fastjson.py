@@ -12,7 +12,7 @@ Reference: remoting-protocol 9.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from math import isnan
@@ -27,6 +27,7 @@ T = TypeVar("T")
 DEPTH_MAX = 64  # more nesting than any message of the protocol has; keeps hostile input from exhausting the stack
 KEY_MAX = 4096  # characters of an object that is a key; a message queue takes some 400
 DIGITS_MAX = 400  # characters of a number; the largest double has 309 digits
+PIECE_VALUES = 64  # texts, numbers and the like of a piece: some 50 µs
 LIBERAL_MAX = 16 * 1024 * 1024  # a whole frame: for responses and files; requests have bounds of their own
 
 # Errors of msgspec for invalid input: apart from its own, ValueError for bytes that are not UTF-8 and for numbers of thousands
@@ -75,24 +76,8 @@ def write(value: Any, *, pretty: bool = False) -> bytes:
 
 
 def pieces(value: msgspec.Struct) -> Iterator[bytes]:
-    """Yield what `write(value, pretty=True)` returns, entry by entry of its maps, so that the caller can yield to other work."""
-    before, inner = "{", "\n\t\t"
-    for name, field in _members(type(value)):
-        member = getattr(value, field)
-        if member is None or member is msgspec.UNSET:
-            continue
-        yield f"{before}\n\t{name}:".encode()
-        before = ","
-        if not isinstance(member, Mapping):
-            yield _text(member, "\n\t").encode()
-            continue
-        opening = "{"
-        for key, entry in member.items():
-            if entry is not None and entry is not msgspec.UNSET:
-                yield f"{opening}{inner}{_key(key)}:{_text(entry, inner)}".encode()
-                opening = ","
-        yield b"{}" if opening == "{" else b"\n\t}"
-    yield b"{}" if before == "{" else b"\n}"
+    """Yield what `write(value, pretty=True)` returns, in pieces of at most PIECE_VALUES values: callers can yield between them."""
+    return (text.encode() for text in _parts("", value, "\n"))
 
 
 class _Names(NamedTuple):
@@ -316,6 +301,50 @@ def _text(value: Any, newline: str) -> str:
         items = ",".join(f"{inner}{_text(item, inner)}" for item in value)
         return f"[{items}{newline}]" if items else "[]"
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _parts(before: str, value: Any, newline: str) -> Iterator[str]:
+    """Yield `before` and the pretty text of a value."""
+    if _room(value, PIECE_VALUES) > 0 or type(value) in _SCALARS:
+        yield before + _text(value, newline)
+        return
+    inner = newline + "\t"
+    if isinstance(value, msgspec.Struct):
+        members = ((f"{inner}{name}:", getattr(value, field)) for name, field in _members(type(value)))
+        opening, closing = "{", "}"
+    elif isinstance(value, Mapping):
+        # As in `_text`: no line ends before names that are not texts.
+        start = inner if all(isinstance(key, str) for key in value) else ""
+        members = ((f"{start}{_key(key)}:", member) for key, member in value.items())
+        opening, closing = "{", "}"
+    else:
+        members = ((inner, item) for item in value)
+        opening, closing = "[", "]"
+    is_list, separator = opening == "[", opening
+    for name, member in members:
+        if is_list or (member is not None and member is not msgspec.UNSET):
+            yield from _parts(f"{before}{separator}{name}", member, inner)
+            before, separator = "", ","
+    yield f"{before}{opening}{closing}" if separator == opening else f"{newline}{closing}"
+
+
+def _room(value: Any, room: int) -> int:
+    """Return how many of `room` values remain after those of a value; 0 or less if it has more."""
+    if type(value) in _SCALARS:
+        return room - 1
+    if isinstance(value, msgspec.Struct):
+        members: Iterable[Any] = (getattr(value, field) for _, field in _members(type(value)))
+    elif isinstance(value, Mapping):
+        members = value.values()
+    elif isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
+        members = value
+    else:
+        return room - 1
+    for member in members:
+        if room <= 0:
+            break
+        room = _room(member, room)
+    return room
 
 
 def _struct_text(value: msgspec.Struct, newline: str) -> str:

@@ -59,7 +59,7 @@ log = logging.getLogger("ariane.broker.state")
 
 SAVE_INTERVAL_S = 1.0
 SAVE_PACE = 10  # a save pauses for this many times its own duration: with 100,000 topics, it takes a second
-ENTRIES_PER_SLICE = 64  # entries encoded without yielding to the loop: about 0.5 ms
+PIECES_PER_SLICE = 64  # pieces encoded without yielding to the loop: about 0.5 ms
 
 
 # Requests that store or change something. Heartbeats and locks are not among them, so that consumers go on.
@@ -410,7 +410,7 @@ class PersistentState:
 async def _encoded(document: msgspec.Struct) -> list[bytes]:
     """Return the encoded document in pieces. The loop serves requests between the slices."""
     pieces, slices = fastjson.pieces(document), []
-    while documents := b"".join(itertools.islice(pieces, ENTRIES_PER_SLICE)):
+    while documents := b"".join(itertools.islice(pieces, PIECES_PER_SLICE)):
         slices.append(documents)
         await asyncio.sleep(0)
     return slices

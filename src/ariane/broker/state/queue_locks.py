@@ -9,7 +9,7 @@ while its owner is still consuming it. A loaded lock counts as renewed at the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -22,17 +22,37 @@ from ariane.protocol.requests.clients import WireQueue
 
 LOCK_LIVE_MS = 60_000
 LOCKS_MAX = 500_000  # locks of all groups; one takes about 400 bytes
+GROUP_LOCKS_MAX = 65_536  # locks of a group, as many as a topic may have queues
 
 
 class LockTable(msgspec.Struct, frozen=True, rename="camel"):
     """The document queueLocks.json: group → client id → queues."""
 
-    lock_table: dict[str, dict[str, tuple[WireQueue, ...]]] = {}
+    lock_table: Mapping[str, dict[str, tuple[WireQueue, ...]]] = {}
 
 
 class _Lock(NamedTuple):
     client_id: str
     renewed_ms: float
+
+
+class _Owners(Mapping[str, dict[str, tuple[WireQueue, ...]]]):
+    """The owners of locked queues by group."""
+
+    def __init__(self, groups: dict[str, dict[MessageQueue, _Lock]]) -> None:
+        self._groups = groups
+
+    def __getitem__(self, group: str) -> dict[str, tuple[WireQueue, ...]]:
+        owners: dict[str, list[WireQueue]] = {}
+        for queue, lock in self._groups[group].items():
+            owners.setdefault(lock.client_id, []).append(WireQueue.of(queue))
+        return {client_id: tuple(queues) for client_id, queues in owners.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
 
 class QueueLocks:
@@ -52,17 +72,8 @@ class QueueLocks:
         self.replace(saved or LockTable(), now_ms)
 
     def table(self) -> LockTable:
-        """Return the document for queueLocks.json."""
-        owners: dict[str, dict[str, list[WireQueue]]] = {}
-        for group, locks in self._groups.items():
-            for queue, lock in locks.items():
-                owners.setdefault(group, {}).setdefault(lock.client_id, []).append(WireQueue.of(queue))
-        return LockTable(
-            {
-                group: {client_id: tuple(queues) for client_id, queues in locked.items()}
-                for group, locked in owners.items()
-            }
-        )
+        """Return the document for queueLocks.json. It is of this moment, but a group's part of it is created when it is read."""
+        return LockTable(_Owners({group: dict(locks) for group, locks in self._groups.items() if locks}))
 
     def replace(self, table: LockTable, now_ms: float) -> None:
         """Replace all locks, of a document or of the master; they count as renewed now."""
@@ -97,6 +108,11 @@ class QueueLocks:
                 if lock is None:
                     if self._count >= LOCKS_MAX:
                         remark = f"cannot lock the queues: this broker has {LOCKS_MAX} queue locks, the maximum"
+                        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+                    if len(locks) >= GROUP_LOCKS_MAX:
+                        remark = (
+                            f"cannot lock the queues: {group} has {GROUP_LOCKS_MAX} queue locks, the maximum of a group"
+                        )
                         raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
                     self._groups[group] = locks
                     self._count += 1
