@@ -57,11 +57,15 @@ class Site:
 
     def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
         self.connections = HttpConnections(limits)
+        self.app = self._wait
         self._config = uvicorn.Config(self._app, ws="none", log_config=None, interface="asgi3")
         self._state = ServerState()
         self.is_answering = asyncio.Event()
 
-    async def _app(self, _scope: object, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+    async def _app(self, scope: object, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        await self.app(scope, receive, send)
+
+    async def _wait(self, _scope: object, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
         while (await receive()).get("more_body"):
             pass
         await self.is_answering.wait()
@@ -184,6 +188,40 @@ def test_new_connections_displace_incomplete_ones() -> None:
         assert [transport.is_aborted for transport in half] == [True] * 8 + [False] * 2
 
     asyncio.run(run())
+
+
+def test_invalid_requests_are_answered_and_logged_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        site = Site()
+        for _ in range(100):
+            _, transport = site.connect(b"garbage\r\n\r\n")
+            assert transport.written.startswith(b"HTTP/1.1 400")
+            assert transport.is_closed
+
+    asyncio.run(run())
+    assert 0 < len(caplog.records) <= 10
+
+
+def test_a_request_may_become_invalid_after_its_response(caplog: pytest.LogCaptureFixture) -> None:
+    """A form whose fields are refused is answered before the rest of it has arrived."""
+
+    async def answer(scope: object, receive: object, send: Callable[[Any], Any]) -> None:
+        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def run() -> None:
+        site = Site()
+        site.app = answer
+        connection, transport = site.connect(
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        )
+        await turns()
+        assert transport.written.startswith(b"HTTP/1.1 403")
+        connection.data_received(b"no chunk\r\n")
+        assert transport.is_closing()
+
+    asyncio.run(run())
+    assert "Traceback" not in caplog.text
 
 
 def test_above_the_limit_of_requests_in_progress_a_connection_is_refused() -> None:

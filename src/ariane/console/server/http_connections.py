@@ -19,6 +19,9 @@ from ariane.net.limits.connection_limits import ConnectionLimits, select_displac
 from ariane.net.peer_log import PeerLog
 
 log = logging.getLogger("ariane.console")
+# uvicorn's warnings about requests have no limit, so that a client could fill the disk; HttpConnections has its own.
+_errors_only = logging.getLogger("ariane.console.http")
+_errors_only.setLevel(logging.ERROR)
 
 # A browser opens 6, and all connections that a proxy forwards have its address. Only requests whose answer is in progress
 # hold a place: a new connection displaces one that is idle or whose request is incomplete.
@@ -60,7 +63,7 @@ class HttpConnections:
         displaced = select_displaced(connection, list(self._open), self._limits)
         if displaced is None:
             return
-        self._warn(displaced, "too many are open")
+        self.warn(displaced, "too many are open")
         self.discard(displaced)
         if displaced is connection:
             displaced.close(_REFUSED)
@@ -75,11 +78,12 @@ class HttpConnections:
         """Close the connections whose clients have exceeded a deadline. Called once a second."""
         for connection in list(self._open):
             if phase := connection.late_phase(now_s, self._deadlines_s):
-                self._warn(connection, f"its {phase} is not complete in time")
+                self.warn(connection, f"its {phase} is not complete in time")
                 self.discard(connection)
                 connection.close(_TIMEOUT if phase != RESPONSE else b"")
 
-    def _warn(self, connection: HttpConnection, reason: str) -> None:
+    def warn(self, connection: HttpConnection, reason: str) -> None:
+        """Log why a connection is closed, unless there are too many lines about its address."""
         now_s = asyncio.get_running_loop().time()
         text = "Closing the connection of %s: %s (%d are open)"
         self._log.warning(connection.ip, now_s, text, connection.ip, reason, len(self._open))
@@ -95,6 +99,7 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, connections: HttpConnections, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
+        self.logger = _errors_only
         self._connections = connections  # it is one of them from connection_made to connection_lost
         self._progress = Progress(None, None)  # when it was examined last
         self._progress_since_s = 0.0  # time of the first examination with this progress
@@ -117,6 +122,14 @@ class HttpConnection(H11Protocol):
         """Count the bytes."""
         self._received += len(data)
         super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer an invalid request, and close the connection. Called by uvicorn."""
+        self._connections.warn(self, "its request is invalid")
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # the request was answered before all of it had arrived
+            self.transport.close()
 
     @property
     def is_identified(self) -> bool:
