@@ -16,6 +16,14 @@ def test_importing_the_package_loads_no_spark() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_stream_source_loads_no_pandas() -> None:
+    """Spark starts a process for each stream, and pandas would be most of its CPU time."""
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
+    code = "import sys, ariane.spark.source, ariane.spark.read.micro_batches; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_every_exported_name_exists() -> None:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
     assert [getattr(ariane.spark, name).__name__ for name in ariane.spark.__all__] == ariane.spark.__all__

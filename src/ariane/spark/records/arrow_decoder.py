@@ -84,7 +84,6 @@ DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name no
 _HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
 _NOT_STORED = ("broker", *bodies.DERIVED_COLUMNS)  # columns that records do not contain
 HEAP_RETAINED_BYTES = 60 * 1024 * 1024  # glibc's threshold is 64 MiB at most
-_STATES = pa.array(row_decoder.TRANSACTION_STATES, pa.string())
 
 
 class RecordScan(NamedTuple):
@@ -337,7 +336,13 @@ def _deliver_at(records: RecordColumns) -> pa.Array:
 def _transaction_states(records: RecordColumns) -> pa.Array:
     states = (records.header["sys_flag"] >> 2) & 3
     states[(states == 0) & pc.equal(records.topics, HALF_TOPIC).to_numpy(zero_copy_only=False)] = row_decoder.PREPARED
-    return _STATES.take(pa.array(states.astype(np.int32)))
+    return _state_names().take(pa.array(states.astype(np.int32)))
+
+
+@cache
+def _state_names() -> pa.Array:
+    # pyarrow imports pandas for its first array, which costs the process of each stream 0.8 CPU-s; that one makes no other array
+    return pa.array(row_decoder.TRANSACTION_STATES, pa.string())
 
 
 def _transaction_ids(records: RecordColumns) -> pa.Array:
