@@ -23,6 +23,7 @@ from ariane.testing.disk import FakeDisk
 from failover_processes import broker_ports
 
 TTL_S = 3
+FILE_BYTES = 1 << 20
 HOST = host.pack("127.0.0.1", 10911)
 
 
@@ -95,7 +96,7 @@ def configs_of(names: str, **settings: Any) -> dict[str, BrokerConfig]:
             store_path_root_dir="/store", bind_address="127.0.0.1", listen_port=port, broker_ip1="127.0.0.1",
             broker_role="SYNC_MASTER", broker_id=number, member_name=name, failover_ttl=TTL_S,
             failover_members=members, failover_endpoints="http://127.0.0.1:1",
-            mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=4000, **settings,
+            mapped_file_size_commit_log=FILE_BYTES, max_hash_slot_num=1000, max_index_num=4000, **settings,
         )
         for number, (name, port) in enumerate(ports.items(), 1)
     }  # fmt: skip

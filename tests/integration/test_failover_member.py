@@ -14,8 +14,12 @@ from ariane.errors import StoreError
 from ariane.failover.coordination import RecordSnapshot
 from ariane.failover.member_state import MemberRole
 from ariane.store.disk.files import Usage
+from ariane.store.log.epochs import Epoch, open_epochs
+from ariane.store.message_store import RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 from failover_members import (
+    FILE_BYTES,
+    HOST,
     TTL_S,
     MemoryCoordination,
     config_of,
@@ -228,5 +232,49 @@ def test_a_log_that_became_shorter_is_not_promoted() -> None:
             await until(lambda: service.record is not None and broker.agent.state.me not in service.record.in_sync)
             await until(lambda: broker.agent.state.role is MemberRole.INELIGIBLE)
             assert "had records up to" in broker.agent.state.fault
+
+    asyncio.run(work())
+
+
+def forked_member(disk: FakeDisk, records: int) -> None:
+    """Give a directory a log of several files with an epoch of its own, whose first files retention has removed."""
+    store = open_store(
+        StoreConfig(root="/store", commit_log_size=FILE_BYTES, consume_queue_size=6_000_000), disk, store_host=HOST
+    )
+    for _ in range(records):
+        store.put(RecordDraft(topic="SELF_TEST_TOPIC", queue_id=0, body=b"x" * 1000, born_ms=1, born_host=HOST))
+    store.flush()
+    store.dispatch_pending()
+    store.write_checkpoint()
+    for file in store.retention.log_files():
+        removal = store.retention.begin_log_removal(file)
+        assert removal is not None
+        store.write_checkpoint()
+        removal.run()
+        store.retention.end_log_removal(removal)
+    assert store.commit_log_min > 0
+    open_epochs(disk, "/store", store.commit_log_max).begin(Epoch(1, store.commit_log_min, "b"))
+    store.close()
+
+
+def test_a_log_without_a_common_record_is_put_aside_as_a_whole() -> None:
+    """A former master returns after retention has removed its last common record: nothing of its log can stay."""
+
+    async def work() -> None:
+        configs, service = configs_of("ab"), MemoryCoordination()
+        disks = {name: FakeDisk() for name in configs}
+        forked_member(disks["b"], 3 * FILE_BYTES // 1000)
+        async with members(configs, disks, service, creates_set=True) as brokers:
+            await leads(brokers["a"])
+            former = brokers["b"].agent.state.me
+            put(brokers["a"])
+            await until(lambda: has_all(service, 2))
+            assert brokers["b"].agent.state.me != former, "the set must not rely on the log that was put aside"
+            end = put(brokers["a"])
+            brokers["a"].broker.services.dispatcher.on_stored()
+            await until(lambda: brokers["a"].broker.services.feed.acknowledged_offset >= end)
+            ends = [broker.broker.services.store.commit_log_max for broker in brokers.values()]
+            assert ends == [end, end]
+            assert [path for path in disks["b"].paths() if path.startswith("/store/cut/")]
 
     asyncio.run(work())

@@ -85,8 +85,14 @@ class Supervisor:
     def on_diverged(self, common: int) -> None:
         self.diverged.append(common)
 
+    def on_disjoint(self, common: int, start: int) -> None:
+        self.diverged.append(-start)
+
     def hand_over(self, successor: str) -> None:
         self.successors.append(successor)
+
+    def accept_loss(self) -> None:
+        self.successors.append("me")
 
 
 class Replica:

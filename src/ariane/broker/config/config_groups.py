@@ -394,6 +394,10 @@ class FailoverSettings(ReplicationSettings, frozen=True, kw_only=True, rename=ja
     """Life of the master's lease: another broker takes over that much later, or sooner."""
     failover_failsafe: Annotated[bool, ARIANE_ONLY] = False
     """Without etcd, serve on while all brokers of the in-sync set agree. The same value at all of them."""
+    cut_reserved_time: Annotated[Hours, ARIANE_ONLY, Meta(ge=0, le=87_600)] = 0
+    """Age at which files in `cut`, with what was cut off the log, are removed, an hour after they were listed. 0: never."""
+    cut_files_max: Annotated[int, ARIANE_ONLY, Meta(ge=0, le=100_000)] = 0
+    """Number of files in `cut` above which the oldest are removed in the same way. 0: any."""
     failover_user: Annotated[str, ARIANE_ONLY] = ""
     """User of etcd."""
     failover_password_file: Annotated[str, ARIANE_ONLY] = ""

@@ -50,14 +50,26 @@ class Incarnation:
             self.renew(reason)
         return is_new
 
+    def replace(self, reason: object) -> None:
+        """Begin another incarnation, which is stored when this returns: records are about to be removed that the set relies on.
+
+        Raises:
+            OSError: it cannot be stored.
+        """
+        self._begin(reason).store()
+
     def renew(self, reason: object) -> None:
         """Begin another incarnation at once, and store it as soon as the disk takes it."""
-        log.error("Member %s gets a new incarnation: %s", self.identity.member.name, reason, extra={"notice": True})
-        self.identity = identity = self.identity.renewed()
-        self._agent.state = msgspec.structs.replace(self._agent.state, me=identity.member)
+        identity = self._begin(reason)
 
         async def store() -> None:
             if self.identity is identity:
                 identity.store()
 
         self._tasks.start(retried(store, "store the new incarnation"), "store the new incarnation")
+
+    def _begin(self, reason: object) -> MemberIdentity:
+        log.error("Member %s gets a new incarnation: %s", self.identity.member.name, reason, extra={"notice": True})
+        self.identity = identity = self.identity.renewed()
+        self._agent.state = msgspec.structs.replace(self._agent.state, me=identity.member)
+        return identity

@@ -27,6 +27,7 @@ from ariane.broker.broker import Broker
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
 from ariane.broker.config.own_account import own_credentials
+from ariane.broker.failover.cut_retention import ROUND_S, CutRetention
 from ariane.broker.failover.disk_probe import DiskProbe
 from ariane.broker.failover.failover_settings import (
     check_settings,
@@ -37,7 +38,7 @@ from ariane.broker.failover.failover_settings import (
 )
 from ariane.broker.failover.hand_over import LeaseHandOver
 from ariane.broker.failover.incarnation import Incarnation
-from ariane.broker.failover.member_cut import cut_member
+from ariane.broker.failover.member_cut import cut_member, empty_member
 from ariane.broker.failover.member_requests import MemberRequests, to_member_end
 from ariane.broker.failover.set_record import create_set
 from ariane.broker.failover.waiting import RETRY_S, SystemBootClock, retried
@@ -230,6 +231,8 @@ class FailoverBroker:
             await create_set(self._service, decisions.first_record([identity.member], token, epoch=promised))
         self._open.push_async_callback(self._tasks.close)
         self._tasks.start(self._run_agent(), "run the agent")
+        retention = CutRetention(config, self._disk, self._clock.now_ms)
+        self._tasks.repeat(ROUND_S, retention.run, "remove old files of cut")
         self._tasks.repeat(ROOM_CHECK_S, self._hand_over.leave_full_disk, "hand over while the disk is full")
 
     async def _run_agent(self) -> None:
@@ -335,16 +338,29 @@ class FailoverBroker:
         if self._broker is not None and addr:
             self._following = self._broker.follow(addr)
 
-    async def _cut(self, common: int, membership: Membership | None) -> None:
-        """Cut the log at `common`, and follow the holder with the rest: only that of the Broker whose log was compared."""
+    async def _cut(self, common: int, membership: Membership | None, *, disjoint_at: int | None = None) -> None:
+        """Cut the log at `common`, and follow the holder with the rest: only that of the Broker whose log was compared.
+
+        Args:
+            common: Where the common records of both logs end.
+            membership: That of the Broker whose log was compared.
+            disjoint_at: Where one of the logs begins, after `common`: nothing of this log can stay.
+        """
         async with self._switch:
             if self._broker is None or self._membership is not membership:
                 return
             end, epochs = self._broker.services.store.commit_log_max, self._epochs()
             await self._close_broker()
+            config = role_config(self.config, leads=False)
             try:
-                await cut_member(role_config(self.config, leads=False), self._disk, epochs, common, end)
-                self._incarnation.log_end = common
+                if disjoint_at is None:
+                    await cut_member(config, self._disk, epochs, common, end)
+                    self._incarnation.log_end = common
+                else:
+                    lost = f"its log or that of the master begins at {disjoint_at}, and their common records end at {common}"
+                    self._incarnation.replace(lost)
+                    await empty_member(config, self._disk, epochs)
+                    self._incarnation.log_end = 0
             except Exception:  # whatever it was, a Broker is opened
                 log.exception("The log cannot be cut at %d", common)
                 await asyncio.sleep(RETRY_S)
@@ -356,6 +372,10 @@ class FailoverBroker:
     def on_diverged(self, common: int) -> None:
         """Cut the log at `common`, up to where it is that of the leader."""
         self._tasks.start(self._cut(common, self._membership), "cut the log")
+
+    def on_disjoint(self, common: int, start: int) -> None:
+        """Put the log aside, and begin with an empty one."""
+        self._tasks.start(self._cut(common, self._membership, disjoint_at=start), "begin with an empty log")
 
     def hand_over(self, successor: str) -> None:
         """Release the lease for `successor`, and follow it."""
@@ -398,16 +418,8 @@ class FailoverBroker:
         if not membership.is_registering:
             membership.is_registering = True
             broker.register()
-            self._tasks.start(self._register_again(broker), "register the new master again")
-
-    async def _register_again(self, broker: Broker) -> None:
-        passed = 0.0
-        for at in REGISTRATIONS_S:
-            await asyncio.sleep(at - passed)
-            passed = at
-            if broker is not self._broker:
-                return
-            await broker.services.registration.register_now()
+            again = broker.services.registration.register_again(REGISTRATIONS_S)
+            self._tasks.start(again, "register the new master again")
 
     def end_epoch(self, epoch: int) -> None:
         """Stop serving `epoch`: answer held pulls while the lease lasts, then reset the connections."""

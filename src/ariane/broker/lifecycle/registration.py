@@ -141,6 +141,14 @@ class Registration:
         period_ms = max(PERIOD_MIN_MS, min(self._config.register_name_server_period, PERIOD_MAX_MS))
         self._tasks.repeat(period_ms / 1000, self.register_now, "register with the name servers")
 
+    async def register_again(self, times_s: Iterable[float]) -> None:
+        """Register again at these times from now, in ascending order, unless it was abandoned meanwhile."""
+        passed_s = 0.0
+        for time_s in times_s:
+            await asyncio.sleep(time_s - passed_s)
+            passed_s = time_s
+            await self.register_now()
+
     def mark_changed(self, names: Collection[str] | None) -> None:
         """Mark topics as changed; None: all topics."""
         for link in self._links:

@@ -105,7 +105,15 @@ class Following:
             self._membership.check_epoch(welcome.epoch)
         leader_epochs = tuple(Epoch(*entry) for entry in welcome.epochs)
         end = self.replica.received
-        if (common := common_end(self.epochs.epochs, end, leader_epochs, end)) < end:
+        common = common_end(self.epochs.epochs, end, leader_epochs, end)
+        if end and common < (start := max(self.replica.start, welcome.start)):
+            if self._membership is not None:
+                self._membership.on_disjoint(common, start)
+            raise ProtocolError(
+                f"the last record that this log and that of {welcome.member} have in common is before {common}, and one of them"
+                f" begins at {start}: restart this slave with an empty store"
+            )
+        if common < end:
             if self._membership is not None:
                 self._membership.on_diverged(common)
             raise ProtocolError(

@@ -50,6 +50,10 @@ class Supervisor(Protocol):
         """Cut the log at `common`, up to where it is that of the leader."""
         ...
 
+    def on_disjoint(self, common: int, start: int) -> None:
+        """Put the log aside, and begin with an empty one."""
+        ...
+
     def hand_over(self, successor: str) -> None:
         """Give the lease up for `successor`."""
         ...
@@ -146,6 +150,10 @@ class Membership:
     def on_diverged(self, common: int) -> None:
         """Note that this log has records after `common` that are not in the leader's."""
         self._supervisor.on_diverged(common)
+
+    def on_disjoint(self, common: int, start: int) -> None:
+        """Note that this log or the leader's begins at `start`, after `common`, where their common records end."""
+        self._supervisor.on_disjoint(common, start)
 
     # --- of both ---
 

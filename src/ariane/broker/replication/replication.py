@@ -249,12 +249,16 @@ class ReplicationFeed:
             epochs=entries,
             changes=None if changes is None else changes.position,
             refusal=refusal,
+            start=self._store.commit_log_min,
         )
         await send_welcome(stream, welcome)
         if refusal:
             raise ProtocolError(f"member {hello.member} at {stream.addr} is refused: {refusal}")
         if common < hello.end:
             log.info("Member %s has records after %d that this log lacks: it has to cut its log", member.name, common)
+            return
+        if self._membership and 0 < hello.end < self._store.commit_log_min:
+            log.info("Member %s lacks records that were removed here: it has to begin with an empty log", member.name)
             return
         start = self._start_of(stream, hello.end)
         for former in [other for other in self._members if other.name == member.name]:

@@ -83,6 +83,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """The changes that it has, if it sends them; None: the member has to copy tables."""
     refusal: str = ""
     """Why it does not serve the member; empty if it does."""
+    start: _Count = 0
+    """Start of its log: what was before has been removed."""
 
 
 class MemberFrame(NamedTuple):

@@ -13,6 +13,8 @@ starts with its whole log, and is cut again.
 from __future__ import annotations
 
 import contextlib
+import errno
+from collections.abc import Callable
 
 from ariane.errors import StoreError
 from ariane.kernels.scanned_record import NotARecord
@@ -85,21 +87,62 @@ def _check_boundary(log: Segments, end: int) -> None:
         ) from fault
 
 
-def _copy_aside(disk: Disk, root: str, log: Segments, start: int, end: int) -> str:
+def move_aside(disk: Disk, root: str, base: int, source: str) -> None:
+    """Move a whole file of a closed log, which begins at `base`, to the directory `cut`.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    path = _free_path(disk, root, base)
+    try:
+        disk.rename(source, path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # storePathCommitLog may be on another disk.
+        size = disk.size(source) or 0
+        origin = disk.open(source)
+        try:
+            _write_aside(disk, path, size, lambda offset, length: disk.pread(origin, length, offset))
+        finally:
+            disk.close(origin)
+        disk.fsync_dir(path.rpartition("/")[0])
+        disk.remove(source)
+    else:
+        disk.fsync_dir(path.rpartition("/")[0])
+        handle = disk.open(path)
+        try:
+            disk.pwrite(handle, disk.pread(handle, 1, 0), 0)  # its age counts from now on, as that of a copy
+        finally:
+            disk.close(handle)
+
+
+def _free_path(disk: Disk, root: str, start: int) -> str:
     directory = f"{root}/{CUT_DIRECTORY}"
     for parent in disk.make_dirs(directory):
         disk.fsync_dir(parent)
     number = 1
     while disk.size(path := f"{directory}/{start:0{NAME_DIGITS}d}-{number}") is not None:
         number += 1
-    handle = disk.create(path, end - start)
+    return path
+
+
+def _copy_aside(disk: Disk, root: str, log: Segments, start: int, end: int) -> str:
+    path = _free_path(disk, root, start)
+    _write_aside(disk, path, end - start, lambda offset, length: log.read(start + offset, length))
+    disk.fsync_dir(path.rpartition("/")[0])
+    return path
+
+
+def _write_aside(disk: Disk, path: str, size: int, read: Callable[[int, int], bytes]) -> None:
+    handle = disk.create(path, size)
     try:
-        offset = start
-        while offset < end:
-            data = log.read(offset, min(CHUNK_BYTES, end - offset))
+        offset = 0
+        while offset < size:
+            data = read(offset, min(CHUNK_BYTES, size - offset))
             if not data:
-                raise StoreError(f"{log.path(offset - offset % log.size)} is missing: nothing was cut")
-            disk.pwrite(handle, data, offset - start)
+                raise StoreError(f"The log ends before {path} has {size} bytes of it: nothing was cut")
+            disk.pwrite(handle, data, offset)
             offset += len(data)
         disk.fsync(handle)
     except BaseException:
@@ -108,5 +151,3 @@ def _copy_aside(disk: Disk, root: str, log: Segments, start: int, end: int) -> s
             disk.remove(path)
         raise
     disk.close(handle)
-    disk.fsync_dir(directory)
-    return path

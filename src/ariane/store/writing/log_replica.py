@@ -89,6 +89,11 @@ class Replica:
         self._out_of_order: ScannedRecord | None = None
 
     @property
+    def start(self) -> int:
+        """Start of the log: what was before has been removed."""
+        return self._log.segments.start
+
+    @property
     def end(self) -> int:
         """End of the log: of its last complete record."""
         return self._log.end
