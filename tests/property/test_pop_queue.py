@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ariane.broker.state.pop_queue import PopQueue
@@ -39,6 +39,7 @@ class Model:
 
 
 @given(STEPS)
+@example([("take", 2, 1), ("return", 0, 0), ("take", 2, 1)])  # returned at the time at which it would be visible
 def test_every_order_of_steps_delivers_each_message_until_it_is_acknowledged(steps: list[tuple[str, int, int]]) -> None:
     table, model, now = PopTable(), Model(), 1_000
     log: list[PopChange] = []

@@ -67,10 +67,14 @@ class PopQueue:
         """Return up to `count` offsets of messages that are visible again, ascending. They stay due until they are taken."""
         found: list[tuple[int, int]] = []
         while len(found) < count and (due_ms := self.due_ms) is not None and due_ms <= now_ms:
-            found.append(heapq.heappop(self._due))
+            entry = heapq.heappop(self._due)
+            if (
+                not found or entry != found[-1]
+            ):  # two if the message became visible at the time at which it would have been
+                found.append(entry)
         for entry in found:
             heapq.heappush(self._due, entry)
-        return sorted({offset for _, offset in found})
+        return sorted(offset for _, offset in found)
 
     def take(self, offsets: Iterable[int], now_ms: int, visible_ms: int) -> None:
         """Note a delivery of messages, due ones and new ones. New ones are larger than all that were taken before."""
