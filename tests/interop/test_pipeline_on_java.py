@@ -225,7 +225,7 @@ async def send_half(namesrv: str) -> None:
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_report_is_complete(done: Done, name: str) -> None:
     now_ms = SYSTEM_CLOCK.now_ms()
-    answer = REPORTS[name].function(done.home, since_ms=now_ms - HOUR_MS, until_ms=now_ms, now_ms=now_ms)
+    answer = REPORTS[name](done.home, since_ms=now_ms - HOUR_MS, until_ms=now_ms, now_ms=now_ms)
     assert answer.as_of is not None
     assert answer.sections
     # The cluster is younger than the requested hour, and `--once` has ended: the brokers are no longer polled.

@@ -304,10 +304,10 @@ def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> Non
         run.run(JOBS["traffic"], {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
     now_ms = SYSTEM_CLOCK.now_ms()
     span = {"since_ms": now_ms - 3_600_000, "until_ms": now_ms, "now_ms": now_ms}
-    tps = REPORTS["tps"].function(home, **span, topic="T")
+    tps = REPORTS["tps"](home, **span, topic="T")
     assert tps.as_of is not None
     assert [(row[:2], row[3]) for row in tps.sections[0].rows] == [(("T", "orders"), 5)]
-    sends, *_, slowest = REPORTS["latency"].function(home, **span).sections
+    sends, *_, slowest = REPORTS["latency"](home, **span).sections
     assert [row[:3] for row in sends.rows] == [("T", "orders", 5)]
     assert {row[0] for row in slowest.rows} == {"Send"}
     assert len({row[6] for row in slowest.rows}) == 5

@@ -23,7 +23,7 @@ OF_TRAFFIC = ("tps", "latency")
 
 
 def asked(name: str, home: Path, since_s: float = 0, until_s: float = 600, **filters: Any) -> Report:
-    return REPORTS[name].function(home, since_ms=ms(since_s), until_ms=ms(until_s), now_ms=ms(until_s), **filters)
+    return REPORTS[name](home, since_ms=ms(since_s), until_ms=ms(until_s), now_ms=ms(until_s), **filters)
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Any]]:
@@ -85,8 +85,8 @@ def test_the_first_minute_of_the_table_is_incomplete(tmp_path: Path) -> None:
     assert [(row["complete"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
     for name in OF_TRAFFIC:
         warning = f"the tables start at {at(120):%Y-%m-%d %H:%M} UTC: no data before"
-        assert warning in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).warnings
-        assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).warnings == ()
+        assert warning in REPORTS[name](tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).warnings
+        assert REPORTS[name](tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).warnings == ()
 
 
 @pytest.mark.parametrize("is_long", [False, True])

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ariane.reports import delay_report, health_report, lag_report, latency_report, tps_report, transaction_report
 from ariane.reports.report import Report
 
-
-class ReportKind(NamedTuple):
-    """A report: `function(home, *, since_ms, until_ms, now_ms, **filters)`, where a filter is a text or None (no filter)."""
-
-    function: Callable[..., Report]
-    filters: tuple[str, ...]
-
-
-REPORTS = {
-    "tps": ReportKind(tps_report.report, ("topic", "group")),
-    "latency": ReportKind(latency_report.report, ("topic", "group")),
-    "lag": ReportKind(lag_report.report, ("topic", "group")),
-    "health": ReportKind(health_report.report, ("topic", "group")),
-    "delay": ReportKind(delay_report.report, ("topic", "group")),
-    "transactions": ReportKind(transaction_report.report, ("topic", "group")),
+# Name → `report(home, *, since_ms, until_ms, now_ms, topic, group)`; topic and group are None if they do not filter.
+REPORTS: dict[str, Callable[..., Report]] = {
+    "tps": tps_report.report,
+    "latency": latency_report.report,
+    "lag": lag_report.report,
+    "health": health_report.report,
+    "delay": delay_report.report,
+    "transactions": transaction_report.report,
 }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ariane.cli.options.access_options import NO_ACCESS, AccessOptions
+from ariane.cli.options.option_kinds import flag_option
 from ariane.cli.options.shared_options import NAMESRV_DEFAULT, OUTPUT, AsJson, NameServers
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ T = TypeVar("T")
 
 INCOMPLETE = 1  # exit status if a broker did not respond
 
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the changes without executing them.", rich_help_panel=OUTPUT)
-]
+DryRun = Annotated[bool, flag_option("--dry-run", "Print the changes without executing them.", panel=OUTPUT)]
 ClusterName = Annotated[
     str | None, typer.Option("-c", "--cluster", metavar="NAME", help="Only brokers of this cluster.")
 ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession, BrokerChoice
-from ariane.cli.options.option_kinds import number_option, path_option, text_option, time_option
+from ariane.cli.options.option_kinds import flag_option, number_option, path_option, text_option, time_option
 from ariane.cli.options.shared_options import FILTERS, OUTPUT
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output.value_format import escape_control
@@ -92,7 +92,7 @@ def audit(
         int, number_option("-l", "--limit", minimum=1, help="Newest records of each server.", panel=OUTPUT)
     ] = 100,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Print new records until Ctrl-C.", rich_help_panel=OUTPUT)
+        bool, flag_option("--follow", "Print new records until Ctrl-C.", short="-f", panel=OUTPUT)
     ] = False,
     session: AdminSession,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, changes_data, table
+from ariane.cli.options.option_kinds import flag_option
 from ariane.cli.output.help_format import Application
 from ariane.model.quantities import count_text
 
@@ -111,13 +112,13 @@ def set_config(
 def clean(
     *,
     expired_log: Annotated[
-        bool, typer.Option("--expired-log", help="Delete commit-log files that are older than the retention time.")
+        bool, flag_option("--expired-log", "Delete commit-log files that are older than the retention time.")
     ] = False,
     expired_queues: Annotated[
-        bool, typer.Option("--expired-queues", help="Delete consume-queue files whose messages no longer exist.")
+        bool, flag_option("--expired-queues", "Delete consume-queue files whose messages no longer exist.")
     ] = False,
     unused_topics: Annotated[
-        bool, typer.Option("--unused-topics", help="Delete the queues of topics that no longer exist.")
+        bool, flag_option("--unused-topics", "Delete the queues of topics that no longer exist.")
     ] = False,
     brokers: BrokerChoice,
     session: ChangeSession,
@@ -175,7 +176,7 @@ def promote(
     *,
     member: Annotated[str, typer.Option("--member", metavar="MEMBER", help="Member that becomes the master.")],
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Promote a member that may lack acknowledged messages.")
+        bool, flag_option("--accept-loss", "Promote a member that may lack acknowledged messages.")
     ] = False,
     session: ChangeSession,
 ) -> None:

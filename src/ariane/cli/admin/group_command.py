@@ -9,7 +9,7 @@ import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName, changes_data, table
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import number_option, seconds_option, topic_option
+from ariane.cli.options.option_kinds import flag_option, number_option, seconds_option, topic_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.errors import UsageError
@@ -63,7 +63,7 @@ class SettingOptions:
 def list_groups(
     *,
     cluster: ClusterName = None,
-    with_system: Annotated[bool, typer.Option("--system", help="Include groups of the broker and of tools.")] = False,
+    with_system: Annotated[bool, flag_option("--system", "Include groups of the broker and of tools.")] = False,
     session: AdminSession,
 ) -> None:
     """List consumer groups with their clients, rates and lag."""
@@ -313,10 +313,8 @@ def change(
 def delete(
     group: GroupArgument,
     *,
-    with_offsets: Annotated[bool, typer.Option("--offsets", help="Delete its offsets, too.")] = False,
-    with_topics: Annotated[
-        bool, typer.Option("--topics", help="Delete its retry topic and dead letters, too.")
-    ] = False,
+    with_offsets: Annotated[bool, flag_option("--offsets", "Delete its offsets, too.")] = False,
+    with_topics: Annotated[bool, flag_option("--topics", "Delete its retry topic and dead letters, too.")] = False,
     cluster: ClusterName = None,
     session: ChangeSession,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
 from ariane.cli.admin.topic_command import TopicName
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import group_option, number_option, text_option, topic_option
+from ariane.cli.options.option_kinds import flag_option, group_option, number_option, text_option, topic_option
 from ariane.cli.options.time_options import StoreTimeOptions, parse_duration_ms
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import clock_remarks, message_lines, message_table, time_text, utc
@@ -158,7 +158,7 @@ def send(
         ),
     ] = None,
     level: Annotated[int, number_option("--delay-level", minimum=0, help="Delay level, from 1.")] = 0,
-    trace: Annotated[bool, typer.Option("--trace", help="Send a trace record, too.")] = False,
+    trace: Annotated[bool, flag_option("--trace", "Send a trace record, too.")] = False,
     session: ChangeSession,
 ) -> None:
     """Send one message to an existing topic. `ariane cat -P` sends many."""

@@ -9,7 +9,7 @@ import typer
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, table
 from ariane.cli.admin.group_command import GroupArgument
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import number_option, topic_option
+from ariane.cli.options.option_kinds import flag_option, number_option, topic_option
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output.help_format import create_app
 from ariane.clock import SYSTEM_CLOCK
@@ -84,7 +84,7 @@ def reset(
         ),
     ] = None,
     only_back: Annotated[
-        bool, typer.Option("--only-back", help="Move no queue forwards, which would skip messages.")
+        bool, flag_option("--only-back", "Move no queue forwards, which would skip messages.")
     ] = False,
     session: ChangeSession,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, ClusterName
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import flag_option
 from ariane.cli.output.help_format import create_app
 from ariane.model.quantities import count_text
 from ariane.model.topic import PERMISSIONS, permission_words
@@ -41,7 +42,7 @@ def list_topics(
     *,
     cluster: ClusterName = None,
     with_all: Annotated[
-        bool, typer.Option("--all", help="List system topics and topics of retries and dead letters, too.")
+        bool, flag_option("--all", "List system topics and topics of retries and dead letters, too.")
     ] = False,
     session: AdminSession,
 ) -> None:

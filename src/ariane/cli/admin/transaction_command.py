@@ -8,7 +8,7 @@ import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName, changes_data, table
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import number_option
+from ariane.cli.options.option_kinds import flag_option, number_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import utc
 
@@ -31,7 +31,7 @@ LIMIT_MAX = 100_000
 def list_(
     *,
     over_limit: Annotated[
-        bool, typer.Option("--over-limit", help="Half messages discarded after transactionCheckMax checks instead.")
+        bool, flag_option("--over-limit", "Half messages discarded after transactionCheckMax checks instead.")
     ] = False,
     cluster: ClusterName = None,
     limit: Annotated[

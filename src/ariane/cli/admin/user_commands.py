@@ -9,6 +9,7 @@ import typer
 
 from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, report_changes, table
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import flag_option
 from ariane.cli.output.help_format import create_app
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def set_policy(
         list[str] | None,
         typer.Option("--from", metavar="ADDRESS", help="Source address or network (10.0.0.0/8); repeatable."),
     ] = None,
-    is_denied: Annotated[bool, typer.Option("--deny", help="Deny the actions instead of allowing them.")] = False,
+    is_denied: Annotated[bool, flag_option("--deny", "Deny the actions instead of allowing them.")] = False,
     brokers: BrokerChoice,
     session: ChangeSession,
 ) -> None:

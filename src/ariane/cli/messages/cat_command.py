@@ -15,6 +15,7 @@ from ariane.cli.messages.cat_options import IN_FLIGHT, ConsumeOptions, ProduceOp
 from ariane.cli.options import queue_selection, shared_options
 from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.option_groups import given_options
+from ariane.cli.options.option_kinds import flag_option
 from ariane.cli.servers.process import signals
 from ariane.errors import UsageError
 from ariane.model.quantities import count_text
@@ -34,7 +35,7 @@ def cat(
         list[str] | None, typer.Argument(metavar="FILE", help="Files to send, with -P; - is standard input.")
     ] = None,
     *,
-    produce: Annotated[bool, typer.Option("-P", "--produce", help="Send standard input or files.")] = False,
+    produce: Annotated[bool, flag_option("--produce", "Send standard input or files.", short="-P")] = False,
     record: RecordOptions,
     consuming: ConsumeOptions,
     producing: ProduceOptions,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli.options import queue_selection
-from ariane.cli.options.option_kinds import group_option, number_option, text_option, time_option
+from ariane.cli.options.option_kinds import flag_option, group_option, number_option, text_option, time_option
 from ariane.cli.options.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import FilterError, UsageError
@@ -48,7 +48,7 @@ class RecordOptions:
         int | None, number_option("-c", "--count", minimum=1, help="Exit after this number of messages.")
     ] = None
     as_json: Annotated[
-        bool, typer.Option("-J", "--json", help="Print or read one JSON object per line; its output can be sent again.")
+        bool, flag_option("--json", "Print or read one JSON object per line; its output can be sent again.", short="-J")
     ] = False
     delimiter: Annotated[
         str,
@@ -104,7 +104,7 @@ class ConsumeOptions:
         ),
     ] = None
     exit_at_end: Annotated[
-        bool, typer.Option("-e", "--exit-at-end", help="Exit after the messages stored now.", rich_help_panel=CONSUME)
+        bool, flag_option("--exit-at-end", "Exit after the messages stored now.", short="-e", panel=CONSUME)
     ] = False
     group: Annotated[
         str | None, group_option("-g", "--group", help="Consume as a member of this group, and commit.", panel=CONSUME)
@@ -127,9 +127,7 @@ class ConsumeOptions:
             rich_help_panel=CONSUME,
         ),
     ] = None
-    as_hex: Annotated[
-        bool, typer.Option("--hex", help="Print bodies as hexadecimal bytes.", rich_help_panel=CONSUME)
-    ] = False
+    as_hex: Annotated[bool, flag_option("--hex", "Print bodies as hexadecimal bytes.", panel=CONSUME)] = False
 
     def formatter(self, record: RecordOptions) -> Formatter:
         """Return the function that formats messages.
@@ -187,12 +185,10 @@ class ConsumeOptions:
 class ProduceOptions:
     """Options with -P."""
 
-    whole: Annotated[bool, typer.Option("--whole", help="Send each file as one message.", rich_help_panel=PRODUCE)] = (
+    whole: Annotated[bool, flag_option("--whole", "Send each file as one message.", panel=PRODUCE)] = False
+    skip_empty: Annotated[bool, flag_option("--skip-empty", "Skip empty lines instead of failing.", panel=PRODUCE)] = (
         False
     )
-    skip_empty: Annotated[
-        bool, typer.Option("--skip-empty", help="Skip empty lines instead of failing.", rich_help_panel=PRODUCE)
-    ] = False
     properties: Annotated[
         list[str] | None,
         typer.Option(

@@ -15,7 +15,7 @@ import typer
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options
 from ariane.cli.options.access_options import AccessOptions
-from ariane.cli.options.option_kinds import path_option, text_option, topic_option
+from ariane.cli.options.option_kinds import flag_option, path_option, text_option, topic_option
 from ariane.cli.options.rate_options import parse_rate
 from ariane.cli.options.time_options import StoreTimeOptions
 from ariane.cli.servers.process import signals
@@ -96,7 +96,7 @@ def replay(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     source: SelectionOptions,
     rate: Annotated[str, typer.Option(metavar="RATE", help="Maximum rate, for example 500/s or 30/m.")] = "500/s",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent without sending it.")] = False,
+    dry_run: Annotated[bool, flag_option("--dry-run", "Print what would be sent without sending it.")] = False,
     result: Annotated[
         Path | None,
         path_option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ariane.cli.options.option_kinds import port_option, text_option
+from ariane.cli.options.option_kinds import flag_option, port_option, text_option
 from ariane.cli.options.shared_options import LOOPBACK
 
 PANEL = "Metrics options"
@@ -31,8 +31,5 @@ class MetricsOptions:
         ),
     ] = None
     insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Start although other machines reach that port without TLS.", rich_help_panel=PANEL
-        ),
+        bool, flag_option("--insecure", "Start although other machines reach that port without TLS.", panel=PANEL)
     ] = False

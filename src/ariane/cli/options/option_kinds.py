@@ -2,6 +2,8 @@
 
     retries: Annotated[int | None, number_option(minimum=0, help="Retries before …")] = None
 
+    dry_run: Annotated[bool, flag_option("--dry-run", "Only count the missing rows.")] = False
+
 Their arguments are the option's names (by default that of the parameter), its help, and the section of the help.
 """
 
@@ -33,3 +35,13 @@ def number_option(*names: str, minimum: int, maximum: int | None = None, metavar
 
 def seconds_option(*names: str, minimum: float, **settings: Any) -> Any:
     return value_option(*names, parser=shared_options.seconds(minimum), metavar="SECONDS", **settings)
+
+
+def flag_option(name: str, help: str, *, short: str | None = None, panel: str | None = None) -> Any:
+    """Return an option without a value. Without `name`, Typer would add the opposite, `--no-…`."""
+    return typer.Option(*filter(None, (short, name)), help=help, rich_help_panel=panel)
+
+
+def json_option(help: str) -> Any:
+    """Return the option --json of a command whose documents are not obvious; the others have `shared_options.AsJson`."""
+    return flag_option("--json", help, panel=shared_options.OUTPUT)

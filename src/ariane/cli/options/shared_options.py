@@ -178,6 +178,10 @@ LogFile = Annotated[
 ]
 
 
+# Set by `ariane up` for its processes.
+UntilStdinCloses = Annotated[bool, typer.Option(hidden=True)]
+
+
 DefinedKeys = Annotated[
     list[str] | None,
     typer.Option(

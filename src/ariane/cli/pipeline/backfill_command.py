@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from ariane.cli.options import command_names, paths, spark_options
-from ariane.cli.options.option_kinds import time_option, topic_option
+from ariane.cli.options.option_kinds import flag_option, time_option
 from ariane.cli.options.time_options import parse_time
+from ariane.cli.pipeline.job_options import TopicOptions
 from ariane.cli.servers.process import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
-from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 from ariane.tables.table_store import open_store
 
 
@@ -26,9 +26,8 @@ def backfill(
     since: Annotated[str, time_option("--from", help="Messages stored from this time on: 1h, or 2026-01-31T10:00.")],
     until: Annotated[str, time_option("--to", help="Messages stored before this time.")],
     home: paths.TablesHome = None,
-    topic: Annotated[str, topic_option(help="Topic of message traces.")] = TRACE_TOPIC,
-    samples_topic: Annotated[str, topic_option(help="Topic of the samples of `ariane collect`.")] = SAMPLES_TOPIC,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the missing rows.")] = False,
+    topics: TopicOptions,
+    dry_run: Annotated[bool, flag_option("--dry-run", "Only count the missing rows.")] = False,
 ) -> None:
     """Read the messages of a time range again and add the rows that the tables lack.
 
@@ -45,12 +44,11 @@ def backfill(
     spark_options.require_spark()
 
     from ariane.pipeline import backfill as filling
-    from ariane.pipeline import jobs as catalog
     from ariane.pipeline import restarts
     from ariane.pipeline.publishing import table_publisher
     from ariane.pipeline.spark_session import open_session
 
-    job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)
+    job = topics.job(job_names)
     filling.check_range(tables_dir, job, until_ms)
     stop = signals.thread_stop_event(typer.echo)
     log = open_store(tables_dir).local_dir / "backfill.log"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli.options import paths, shared_options
+from ariane.cli.options.option_kinds import flag_option, json_option
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 from ariane.tables.table_home import Home
@@ -24,15 +25,11 @@ INDENT = "    "
 def explain(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="Table, see `ariane pipeline tables`.")],
     home: paths.TablesHome = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per column.", rich_help_panel=shared_options.OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object per column.")] = False,
     as_openlineage: Annotated[
         bool,
-        typer.Option(
-            "--openlineage",
-            help="Print an OpenLineage event with the facets of the table.",
-            rich_help_panel=shared_options.OUTPUT,
+        flag_option(
+            "--openlineage", "Print an OpenLineage event with the facets of the table.", panel=shared_options.OUTPUT
         ),
     ] = False,
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -16,12 +17,12 @@ import typer
 from ariane.cli.options import command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
 from ariane.cli.options.metrics_options import MetricsOptions
-from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
+from ariane.cli.options.option_kinds import json_option, number_option, seconds_option, text_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.pipeline import backfill_command, explain_command, maintain_command
+from ariane.cli.pipeline.job_options import TopicOptions
 from ariane.cli.servers.process import run_server, signals
 from ariane.errors import ArianeError, StoreError, UsageError
-from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 from ariane.tables.table_home import Home
 
 if TYPE_CHECKING:
@@ -32,6 +33,58 @@ if TYPE_CHECKING:
     from ariane.tables.table_format import TableVersion
 
 app = create_app("Run Spark jobs over traces, messages and statistics.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of `ariane pipeline run` that no other command has."""
+
+    once: shared_options.Once = False
+    interval: Annotated[float, seconds_option(minimum=0.1, help="Seconds between rounds.")] = 2.0
+    keep_days: Annotated[int, number_option(minimum=1, metavar="DAYS", help="Retention of table rows in days.")] = 30
+    delay_levels: Annotated[
+        str,
+        typer.Option(metavar="LEVELS", help="messageDelayLevel of the brokers, if it differs from RocketMQ's default."),
+    ] = ""
+    collect: Annotated[
+        bool,
+        typer.Option(help="Poll the brokers if a job reads samples; --no-collect if `ariane collect` runs elsewhere."),
+    ] = True
+    otlp_endpoint: Annotated[
+        str | None,
+        text_option(
+            metavar="URL",
+            envvar="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            help="Collector of the job otel, OTLP over HTTP.  [default: http://localhost:4318/v1/traces]",
+        ),
+    ] = None
+
+    def delays_ms(self) -> tuple[int, ...] | None:
+        """Return the delays of messageDelayLevel as broker.conf writes it, in ms; None: RocketMQ's."""
+        from ariane.broker.config.broker_config import parse_delay_levels
+        from ariane.errors import ProtocolError
+
+        if not self.delay_levels:
+            return None
+        try:
+            return parse_delay_levels(self.delay_levels)
+        except ProtocolError as error:
+            raise UsageError("--delay-levels", self.delay_levels, str(error)) from error
+
+    def journey_exporter(self, tables: Home) -> JourneyExporter:
+        """Return the exporter of the job otel.
+
+        Raises:
+            UsageError: the extra `otel` is not installed.
+        """
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            from ariane.otel.journey_exporter import JourneyExporter
+        except ModuleNotFoundError as error:
+            fix = f"the job otel needs OpenTelemetry: pip install 'ariane[otel]' ({error})"
+            raise UsageError("JOB", "otel", fix) from None
+        return JourneyExporter(tables, OTLPSpanExporter(self.otlp_endpoint))
 
 
 @app.command(
@@ -53,29 +106,10 @@ def run(
     ] = None,
     spark: spark_options.SparkJobOptions,
     home: homes.TablesHome = None,
-    once: shared_options.Once = False,
-    interval: Annotated[float, seconds_option(minimum=0.1, help="Seconds between rounds.")] = 2.0,
-    keep_days: Annotated[int, number_option(minimum=1, metavar="DAYS", help="Retention of table rows in days.")] = 30,
-    topic: Annotated[str, topic_option(help="Topic of message traces.")] = TRACE_TOPIC,
-    samples_topic: Annotated[str, topic_option(help="Topic of the samples of `ariane collect`.")] = SAMPLES_TOPIC,
-    delay_levels: Annotated[
-        str,
-        typer.Option(metavar="LEVELS", help="messageDelayLevel of the brokers, if it differs from RocketMQ's default."),
-    ] = "",
-    collect: Annotated[
-        bool,
-        typer.Option(help="Poll the brokers if a job reads samples; --no-collect if `ariane collect` runs elsewhere."),
-    ] = True,
-    otlp_endpoint: Annotated[
-        str | None,
-        text_option(
-            metavar="URL",
-            envvar="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-            help="Collector of the job otel, OTLP over HTTP.  [default: http://localhost:4318/v1/traces]",
-        ),
-    ] = None,
+    topics: TopicOptions,
+    options: RunOptions,
     metrics: MetricsOptions,
-    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+    until_stdin_closes: shared_options.UntilStdinCloses = False,
 ) -> None:
     """Run jobs that compute tables from topics.
 
@@ -84,12 +118,12 @@ def run(
     from ariane.cli.servers.process import public_http
 
     job_names = command_names.parse_jobs(jobs)
-    delays_ms = _delays_ms(delay_levels) if delay_levels else None
+    delays_ms = options.delays_ms()
     settings, source = spark.settings(), spark.source()
     client = spark.access.client_settings()
     tables, http = homes.tables_dir(home), public_http.metrics_port("pipeline", metrics)
     spark_options.require_spark()
-    exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None
+    exporter = options.journey_exporter(tables) if "otel" in job_names else None
 
     from ariane.cli.pipeline import progress
     from ariane.cli.servers.process import collector_thread
@@ -99,7 +133,8 @@ def run(
     from ariane.pipeline.pipeline_metrics import PipelineSource
 
     run_server.log_warnings()
-    job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)
+    once = options.once
+    job = topics.job(job_names)
     if delays_ms is not None:
         job = catalog.with_delay_levels(job, delays_ms)
     with progress.progress_reporter(once=once) as reporter, contextlib.ExitStack() as background:
@@ -111,11 +146,11 @@ def run(
         if http:
             background.enter_context(serve_in_thread(public_http.serve_metrics(http, PipelineSource(tables))))
         # The lag job needs samples: without a collector its topic stays empty.
-        if collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
+        if options.collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
             collector = progress.CollectorProgress(reporter.print_line)
             polls = collector_thread.poll_in_background(
                 spark.namesrv,
-                samples_topic,
+                topics.samples_topic,
                 client,
                 on_fault=collector.on_fault,
                 on_round=collector.on_round,
@@ -127,27 +162,15 @@ def run(
             source,
             tables,
             settings=runner.RunSettings(
-                master=spark.master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
+                master=spark.master,
+                once=once,
+                interval_s=options.interval,
+                keep_days=options.keep_days,
+                spark_conf=settings,
             ),
             listener=reporter if exporter is None else _ExportingListener(reporter, exporter, is_final=once),
             stop=stop,
         )
-
-
-def _journey_exporter(tables: Home, endpoint: str | None) -> JourneyExporter:
-    """Return the exporter of the job otel.
-
-    Raises:
-        UsageError: the extra `otel` is not installed.
-    """
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        from ariane.otel.journey_exporter import JourneyExporter
-    except ModuleNotFoundError as error:
-        fix = f"the job otel needs OpenTelemetry: pip install 'ariane[otel]' ({error})"
-        raise UsageError("JOB", "otel", fix) from None
-    return JourneyExporter(tables, OTLPSpanExporter(endpoint))
 
 
 class _ExportingListener:
@@ -183,9 +206,7 @@ class _ExportingListener:
 @app.command("status", "ariane pipeline status --home ~/.ariane")
 def status(
     home: homes.TablesHome = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per table.", rich_help_panel=shared_options.OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object per table.")] = False,
 ) -> None:
     """Print the freshness of each table.
 
@@ -295,17 +316,6 @@ app.command(
     "ariane pipeline backfill --from 2026-01-31T10:00 --to 2026-01-31T12:00",
     "ariane pipeline backfill trace --from 6h --to 5h --dry-run",
 )(backfill_command.backfill)
-
-
-def _delays_ms(text: str) -> tuple[int, ...]:
-    """Return the delays of messageDelayLevel as broker.conf writes it, in ms."""
-    from ariane.broker.config.broker_config import parse_delay_levels
-    from ariane.errors import ProtocolError
-
-    try:
-        return parse_delay_levels(text)
-    except ProtocolError as error:
-        raise UsageError("--delay-levels", text, str(error)) from error
 
 
 def _format_age(ms: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +28,80 @@ if TYPE_CHECKING:
 WATCH_MIN_S = 1.0  # shorter periods would only repeat the same query
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportFilters:
+    """Options that select the time range and the rows of a report."""
+
+    since: Annotated[
+        str,
+        time_option(
+            help="Start: a duration before now (30s, 15m, 1h, 2d) or a UTC time (2026-01-31T10:00).",
+            panel=shared_options.FILTERS,
+        ),
+    ] = "1h"
+    until: Annotated[
+        str | None, time_option(help="End, in the same forms.  [default: now]", panel=shared_options.FILTERS)
+    ] = None
+    topic: shared_options.Topic = None
+    group: Annotated[
+        str | None, group_option(help="Only this producer or consumer group.", panel=shared_options.FILTERS)
+    ] = None
+
+    def times(self) -> tuple[int, int, int]:
+        """Return since, until and now in ms.
+
+        Raises:
+            UsageError: a time is malformed, or the range is empty.
+        """
+        from ariane.clock import SYSTEM_CLOCK
+
+        now_ms = SYSTEM_CLOCK.now_ms()
+        since_ms = parse_time(self.since, now_ms, "--since")
+        until_ms = now_ms if self.until is None else parse_time(self.until, now_ms, "--until")
+        if since_ms >= until_ms:
+            end = "now" if self.until is None else f"--until {self.until}"
+            raise UsageError("--since", self.since, f"not before {end}; specify an earlier time")
+        return since_ms, until_ms, now_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Options that choose the form of a report."""
+
+    as_json: shared_options.AsJson = False
+    html: Annotated[
+        Path | None,
+        path_option(metavar="FILE", help="Write a self-contained HTML page to this file.", panel=shared_options.OUTPUT),
+    ] = None
+    watch: Annotated[
+        float | None,
+        seconds_option(
+            minimum=WATCH_MIN_S, help="Seconds between refreshes; runs until Ctrl-C.", panel=shared_options.OUTPUT
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raise UsageError if options contradict each other."""
+        # Both are files or streams for programs, which a refresh would append to or overwrite.
+        if self.watch is not None and (self.as_json or self.html):
+            raise UsageError("--watch", None, "cannot be combined with --json or --html")
+        if self.as_json and self.html:
+            raise UsageError("--html", str(self.html), "cannot be combined with --json")
+
+    def write(self, report: Report, tables_dir: Home) -> None:
+        """Print a report, or write it to a file."""
+        if self.as_json:
+            typer.echo(json.dumps(as_dict(report, tables_dir), ensure_ascii=False))
+        elif self.html:
+            _write(self.html, report, tables_dir)
+        else:
+            from ariane.cli.output import terminal
+
+            terminal.print_report(terminal.create_console(), report, str(tables_dir))
+
+
 def report(
+    *,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -36,32 +110,9 @@ def report(
             show_default=False,
         ),
     ] = None,
-    since: Annotated[
-        str,
-        time_option(
-            help="Start: a duration before now (30s, 15m, 1h, 2d) or a UTC time (2026-01-31T10:00).",
-            panel=shared_options.FILTERS,
-        ),
-    ] = "1h",
-    until: Annotated[
-        str | None, time_option(help="End, in the same forms.  [default: now]", panel=shared_options.FILTERS)
-    ] = None,
-    topic: shared_options.Topic = None,
-    group: Annotated[
-        str | None, group_option(help="Only this producer or consumer group.", panel=shared_options.FILTERS)
-    ] = None,
+    filters: ReportFilters,
     home: homes.TablesHome = None,
-    as_json: shared_options.AsJson = False,
-    html: Annotated[
-        Path | None,
-        path_option(metavar="FILE", help="Write a self-contained HTML page to this file.", panel=shared_options.OUTPUT),
-    ] = None,
-    watch: Annotated[
-        float | None,
-        seconds_option(
-            minimum=WATCH_MIN_S, help="Seconds between refreshes; runs until Ctrl-C.", panel=shared_options.OUTPUT
-        ),
-    ] = None,
+    output: OutputOptions,
 ) -> None:
     """Print a report from the pipeline's tables.
 
@@ -70,61 +121,29 @@ def report(
     """
     from ariane.reports import REPORTS
 
-    name = command_names.parse_report(name)
-    kind = REPORTS[name]
-    filters = {"topic": topic, "group": group}
-    for option, value in filters.items():
-        if value is not None and option not in kind.filters:
-            raise UsageError(f"--{option}", value, f"not supported by report {name}; remove it")
-    # Both are files or streams for programs, which a refresh would append to or overwrite.
-    if watch is not None and (as_json or html):
-        raise UsageError("--watch", None, "cannot be combined with --json or --html")
-    if as_json and html:
-        raise UsageError("--html", str(html), "cannot be combined with --json")
-    _times(since, until)
+    function = REPORTS[command_names.parse_report(name)]
+    output.check()
+    filters.times()
     # After the options are checked: a mistyped option is the more useful error on a machine without tables.
     tables_dir = homes.existing_tables_dir(home)
-    selected = {option: value for option, value in filters.items() if option in kind.filters}
 
     # Times are parsed again for each refresh: `--since 1h` means the last hour, not that before the start.
     def create_report() -> Report:
-        since_ms, until_ms, now_ms = _times(since, until)
-        return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **selected)
+        since_ms, until_ms, now_ms = filters.times()
+        period = {"since_ms": since_ms, "until_ms": until_ms, "now_ms": now_ms}
+        return function(tables_dir, **period, topic=filters.topic, group=filters.group)
 
-    if watch is not None:
+    if output.watch is not None:
         with contextlib.suppress(KeyboardInterrupt):
-            for _ in rounds(watch):
+            for _ in rounds(output.watch):
                 result = create_report()
                 clear_screen()
-                _print(result, tables_dir)
+                output.write(result, tables_dir)
         return
     result = create_report()
-    if as_json:
-        typer.echo(json.dumps(as_dict(result, tables_dir), ensure_ascii=False))
-    elif html:
-        _write(html, result, tables_dir)
-    else:
-        _print(result, tables_dir)
+    output.write(result, tables_dir)
     # For scripts: an empty report is not an answer.
     raise typer.Exit(1 if result.as_of is None else 0)
-
-
-def _times(since: str, until: str | None) -> tuple[int, int, int]:
-    """Return since, until and now in ms.
-
-    Raises:
-        UsageError: a time is malformed, or the range is empty.
-    """
-    from ariane.clock import SYSTEM_CLOCK
-
-    now_ms = SYSTEM_CLOCK.now_ms()
-    since_ms = parse_time(since, now_ms, "--since")
-    until_ms = now_ms if until is None else parse_time(until, now_ms, "--until")
-    if since_ms >= until_ms:
-        raise UsageError(
-            "--since", since, f"not before {'now' if until is None else f'--until {until}'}; specify an earlier time"
-        )
-    return since_ms, until_ms, now_ms
 
 
 def as_dict(report: Report, tables_dir: Home) -> dict[str, Any]:
@@ -172,9 +191,3 @@ def _write(path: Path, result: Report, tables_dir: Home) -> None:
     except OSError as error:
         raise ConfigError("--html", str(path), f"not writable: {error.strerror}") from error
     typer.echo(f"{path}: {result.title} (tables in {tables_dir})", err=True)
-
-
-def _print(result: Report, tables_dir: Home) -> None:
-    from ariane.cli.output import terminal
-
-    terminal.print_report(terminal.create_console(), result, str(tables_dir))

@@ -11,7 +11,14 @@ import typer
 
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import number_option, text_option, time_option, topic_option
+from ariane.cli.options.option_kinds import (
+    flag_option,
+    json_option,
+    number_option,
+    text_option,
+    time_option,
+    topic_option,
+)
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output import value_format
 from ariane.clock import SYSTEM_CLOCK
@@ -49,17 +56,14 @@ def trace(
         ),
     ] = None,
     slowest: Annotated[
-        bool,
-        typer.Option("--slowest", help="With --topic: slowest messages first.", rich_help_panel=shared_options.OUTPUT),
+        bool, flag_option("--slowest", "With --topic: slowest messages first.", panel=shared_options.OUTPUT)
     ] = False,
     group: shared_options.Group = None,
     limit: Annotated[
         int, number_option(minimum=1, maximum=10_000, help="Maximum number of messages.", panel=shared_options.FILTERS)
     ] = 20,
     home: homes.TablesHome = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per journey.", rich_help_panel=shared_options.OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object per journey.")] = False,
 ) -> None:
     """Print the timeline of messages: sent, stored, delivered, consumed.
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import number_option, path_option, text_option
+from ariane.cli.options.option_kinds import flag_option, number_option, path_option, text_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.servers.store_command import CommitLog, Directory
 from ariane.errors import ArianeError
@@ -92,7 +92,7 @@ def show(url: Url, as_json: shared_options.AsJson = False) -> None:
 def check(
     url: Url,
     backup: BackupId = None,
-    every: Annotated[bool, typer.Option("--all", help="Check all backups.")] = False,
+    every: Annotated[bool, flag_option("--all", "Check all backups.")] = False,
 ) -> None:
     """Read all parts of a backup and compare them with their digests.
 

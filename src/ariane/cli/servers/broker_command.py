@@ -7,16 +7,23 @@ ariane broker status broker-a    a subcommand (`broker_subcommands`)
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ariane.cli.admin import broker_subcommands
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import path_option, port_option
+from ariane.cli.options.option_kinds import flag_option
 from ariane.cli.output.help_format import create_app, examples
+from ariane.cli.servers.server_options import ServerOptions
 from ariane.errors import UsageError
+
+if TYPE_CHECKING:
+    from ariane.broker.config.broker_config import BrokerConfig
+    from ariane.cli.servers.process.metrics_endpoint import RunningBroker
 
 SUMMARY = """Run a broker; subcommands administer running brokers.
 
@@ -24,6 +31,49 @@ Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are repo
 
 app = create_app(SUMMARY, invoke_without_command=True)
 broker_subcommands.register(app)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerOptions:
+    """Options that only a broker has."""
+
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namesrvAddr",
+            parser=shared_options.name_servers,
+            metavar="HOST:PORT",
+            help="Name server addresses, separated by ';'; overrides namesrvAddr.",
+        ),
+    ] = None
+    accept_empty_log: Annotated[
+        bool,
+        flag_option("--accept-empty-log", "Start even if commit log files are missing; their messages are lost."),
+    ] = False
+    restore_topics: Annotated[
+        bool, flag_option("--restore-topics", "Create topics that have messages but are not in the configuration.")
+    ] = False
+    new_broker_set: Annotated[
+        bool,
+        flag_option(
+            "--new-broker-set",
+            "With failoverEndpoints: create the record of the set if there is none, with this broker alone.",
+        ),
+    ] = False
+
+    def new_broker(self, config: BrokerConfig, config_file: Path | None) -> AbstractAsyncContextManager[RunningBroker]:
+        """Return a broker, with `failoverEndpoints` the member of a broker set."""
+        from ariane.broker.broker import Broker
+        from ariane.broker.failover.supervisor import FailoverBroker
+
+        broker = partial(FailoverBroker, creates_set=self.new_broker_set) if config.has_failover else Broker
+        return broker(
+            config,
+            config_file=str(config_file.resolve()) if config_file else None,
+            accept_empty_log=self.accept_empty_log,
+            restore_topics=self.restore_topics,
+        )
 
 
 @app.callback(
@@ -36,97 +86,20 @@ broker_subcommands.register(app)
         "ariane broker status broker-a  # of a running broker",
     ),
 )
-def broker(
-    context: typer.Context,
-    config_file: Annotated[
-        Path | None,
-        path_option(
-            "-c", "--configFile", metavar="FILE", help="Configuration file in RocketMQ's format (broker.conf)."
-        ),
-    ] = None,
-    namesrv: Annotated[
-        str | None,
-        typer.Option(
-            "-n",
-            "--namesrvAddr",
-            parser=shared_options.name_servers,
-            metavar="HOST:PORT",
-            help="Name server addresses, separated by ';'; overrides namesrvAddr.",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
-    ] = None,
-    definitions: shared_options.DefinedKeys = None,
-    insecure: shared_options.Insecure = False,
-    compatible: shared_options.Compatible = False,
-    print_config: Annotated[
-        bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
-    ] = False,
-    log_file: shared_options.LogFile = None,
-    accept_empty_log: Annotated[
-        bool,
-        typer.Option(
-            "--accept-empty-log",
-            help="Start even if commit log files are missing; their messages are lost.",
-        ),
-    ] = False,
-    restore_topics: Annotated[
-        bool,
-        typer.Option(
-            "--restore-topics",
-            help="Create topics that have messages but are not in the configuration.",
-        ),
-    ] = False,
-    new_broker_set: Annotated[
-        bool,
-        typer.Option(
-            "--new-broker-set",
-            help="With failoverEndpoints: create the record of the set if there is none, with this broker alone.",
-        ),
-    ] = False,
-    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
-) -> None:
+def broker(context: typer.Context, server: ServerOptions, options: BrokerOptions) -> None:
     """Run a broker, unless a subcommand follows."""
     if context.invoked_subcommand is not None:
         shared_options.check_no_options(context, "a broker")
         return
-    from ariane.broker.broker import Broker
     from ariane.broker.config.broker_config import BROKER_SETTINGS
-    from ariane.broker.failover.supervisor import FailoverBroker
-    from ariane.cli.servers.process import run_server
-    from ariane.cli.servers.process.metrics_endpoint import RunningBroker, broker_faults, broker_source, with_metrics
+    from ariane.cli.servers.process.metrics_endpoint import broker_faults, broker_source, with_metrics
 
-    options = {
-        "insecure": "true" if insecure or compatible else None,
-        **shared_options.defined_keys(definitions),
-        "namesrvAddr": namesrv,
-        "listenPort": None if port is None else str(port),
-    }
-    config = run_server.load_config(BROKER_SETTINGS, config_file, options, prints=print_config, compatible=compatible)
-    path = str(config_file.resolve()) if config_file else None
-    if new_broker_set and not config.has_failover:
+    config = server.load(BROKER_SETTINGS, options.namesrv)
+    if options.new_broker_set and not config.has_failover:
         raise UsageError("--new-broker-set", "", "requires failoverEndpoints")
-
-    def create() -> AbstractAsyncContextManager[RunningBroker]:
-        if config.has_failover:
-            return FailoverBroker(
-                config,
-                config_file=path,
-                accept_empty_log=accept_empty_log,
-                restore_topics=restore_topics,
-                creates_set=new_broker_set,
-            )
-        return Broker(config, config_file=path, accept_empty_log=accept_empty_log, restore_topics=restore_topics)
-
-    run_server.serve(
+    new_broker = partial(options.new_broker, config, server.config_file)
+    server.serve(
         lambda: with_metrics(
-            create(),
-            broker_source,
-            config.bind_address,
-            config.metrics_port,
-            faults=broker_faults,
-        ),
-        log_file=log_file,
-        until_stdin_closes=until_stdin_closes,
+            new_broker(), broker_source, config.bind_address, config.metrics_port, faults=broker_faults
+        )
     )

@@ -12,7 +12,7 @@ import typer
 from ariane.cli.options import shared_options
 from ariane.cli.options.access_options import AccessOptions
 from ariane.cli.options.metrics_options import MetricsOptions
-from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
+from ariane.cli.options.option_kinds import flag_option, number_option, seconds_option, text_option, topic_option
 from ariane.cli.servers.process import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import SAMPLES_TOPIC
@@ -37,7 +37,7 @@ def collect(
     name: Annotated[
         str | None, text_option(metavar="NAME", help="Name of this collector in the samples.  [default: host name]")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Poll all brokers once, then exit.")] = False,
+    once: Annotated[bool, flag_option("--once", "Poll all brokers once, then exit.")] = False,
     topics_max: Annotated[int, _limit("topics per broker")] = 500,
     groups_max: Annotated[int, _limit("pairs of topic and group")] = 500,
     ages_max: Annotated[int, _limit("pairs whose oldest pending message is looked up")] = 50,

@@ -10,7 +10,7 @@ import typer
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options
 from ariane.cli.options.access_options import AccessOptions
-from ariane.cli.options.option_kinds import port_option, text_option, topic_option
+from ariane.cli.options.option_kinds import flag_option, port_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app, examples
 from ariane.cli.servers import console_user_command
 from ariane.cli.servers.console_options import DataDir
@@ -57,15 +57,15 @@ def console(
     home: homes.TablesHome = None,
     data: DataDir = None,
     trace_topic: Annotated[str, topic_option(help="Topic of message traces.")] = TRACE_TOPIC,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Reject every change of the cluster.")] = False,
+    read_only: Annotated[bool, flag_option("--read-only", "Reject every change of the cluster.")] = False,
     require_login: Annotated[
-        bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")
+        bool, flag_option("--require-login", "Demand a log-in on a loopback address, too.")
     ] = False,
     definitions: shared_options.DefinedTlsKeys = None,
     insecure: shared_options.Insecure = False,
     access: AccessOptions,
     log_file: shared_options.LogFile = None,
-    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+    until_stdin_closes: shared_options.UntilStdinCloses = False,
 ) -> None:
     """Run the console, unless a subcommand follows."""
     if context.invoked_subcommand is not None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ariane.cli.options import shared_options
-from ariane.cli.options.option_kinds import number_option, path_option
+from ariane.cli.options.option_kinds import json_option, number_option, path_option
 from ariane.cli.output import value_format
 from ariane.cli.output.help_format import create_app
+from ariane.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from ariane.protocol.records.record import Record
 
 app = create_app("Check and print a store directory without changing it.")
 
@@ -32,20 +39,12 @@ CommitLog = Annotated[
 def check(
     directory: Directory,
     commit_log: CommitLog = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object per finding; the last line is the summary.",
-            rich_help_panel=shared_options.OUTPUT,
-        ),
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object per finding; the last line is the summary.")] = False,
 ) -> None:
     """Check all invariants of a store directory.
 
     Exit status: 0 without findings, 1 with findings, 2 if the directory is unreadable.
     """
-    from ariane.errors import StoreError
     from ariane.store.check import store_check as checks
 
     # Filled while findings are printed: a check of a large store takes minutes, and its findings should not wait for
@@ -63,8 +62,7 @@ def check(
                 if finding.fix:
                     typer.echo(f"        {finding.fix}")
     except StoreError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(error) from None
     # Notes do not lead to a failed exit status.
     faults = counts[checks.ERROR] + counts[checks.WARNING]
     if as_json:
@@ -77,6 +75,65 @@ def check(
             + (f"{counts[checks.ERROR]} errors, {counts[checks.WARNING]} warnings" if faults else "no errors")
         )
     raise typer.Exit(1 if faults else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatOptions:
+    """Options of `ariane store cat`."""
+
+    commit_log: CommitLog = None
+    topic: shared_options.Topic = None
+    queue: Annotated[
+        int | None, number_option(minimum=0, help="Only this queue; requires --topic.", panel=shared_options.FILTERS)
+    ] = None
+    start: Annotated[
+        int,
+        number_option(
+            "--from",
+            minimum=0,
+            metavar="OFFSET",
+            help="First offset: of the queue, or without --queue of the commit log.",
+            panel=shared_options.FILTERS,
+        ),
+    ] = 0
+    count: Annotated[
+        int | None, number_option(minimum=1, help="Maximum number of messages.", panel=shared_options.FILTERS)
+    ] = None
+    as_json: Annotated[bool, json_option("Print one JSON object per message.")] = False
+    body: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT", help="Format of the body: text, hex or none.", rich_help_panel=shared_options.OUTPUT
+        ),
+    ] = "text"
+
+    def check(self, directory: Path) -> None:
+        """Raise UsageError if a value is invalid, or options contradict each other."""
+        if self.body not in ("text", "hex", "none"):
+            raise UsageError("--body", self.body, "expected text, hex or none")
+        # Queue ids exist within a topic only.
+        if self.queue is not None and self.topic is None:
+            raise UsageError("--queue", self.queue, "requires --topic; specify both")
+        if self.queue is not None and directory.is_file():
+            raise UsageError("--queue", self.queue, "requires a store directory; a cut file has no queues")
+
+    def records(self, directory: Path) -> Iterator[Record]:
+        """Yield the selected messages, and report corrupt ranges on stderr."""
+        from ariane.store.check import reader
+
+        root, log_root = _root(directory), _log_root(self.commit_log)
+        if directory.is_file():
+            items = reader.read_cut(root, self.start)
+        elif self.topic is not None and self.queue is not None:
+            items = reader.read_queue(root, self.topic, self.queue, self.start, commit_log=log_root)
+        else:
+            items = reader.read_log(root, self.start, commit_log=log_root)
+        for item in items:
+            if isinstance(item, str):
+                typer.echo(f"Warning: {item}", err=True)
+            # The log contains all topics.
+            elif self.topic is None or item.topic == self.topic:
+                yield item
 
 
 @app.command(
@@ -93,71 +150,21 @@ def cat(
             help="Store directory (storePathRootDir), or a file of its directory cut: what a failover cut off the log.",
         ),
     ],
-    commit_log: CommitLog = None,
-    topic: shared_options.Topic = None,
-    queue: Annotated[
-        int | None, number_option(minimum=0, help="Only this queue; requires --topic.", panel=shared_options.FILTERS)
-    ] = None,
-    start: Annotated[
-        int,
-        number_option(
-            "--from",
-            minimum=0,
-            metavar="OFFSET",
-            help="First offset: of the queue, or without --queue of the commit log.",
-            panel=shared_options.FILTERS,
-        ),
-    ] = 0,
-    count: Annotated[
-        int | None, number_option(minimum=1, help="Maximum number of messages.", panel=shared_options.FILTERS)
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per message.", rich_help_panel=shared_options.OUTPUT)
-    ] = False,
-    body: Annotated[
-        str,
-        typer.Option(
-            metavar="FORMAT", help="Format of the body: text, hex or none.", rich_help_panel=shared_options.OUTPUT
-        ),
-    ] = "text",
+    options: CatOptions,
 ) -> None:
     """Print messages of the commit log, or of one queue in its order."""
-    from ariane.errors import StoreError, UsageError
-    from ariane.store.check import reader
-
-    if body not in ("text", "hex", "none"):
-        raise UsageError("--body", body, "expected text, hex or none")
-    # Queue ids exist within a topic only.
-    if queue is not None and topic is None:
-        raise UsageError("--queue", queue, "requires --topic; specify both")
-    if queue is not None and directory.is_file():
-        raise UsageError("--queue", queue, "requires a store directory; a cut file has no queues")
-    remaining = count
+    options.check(directory)
     try:
-        records = (
-            reader.read_cut(_root(directory), start)
-            if directory.is_file()
-            else reader.read_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
-            if topic is not None and queue is not None
-            else reader.read_log(_root(directory), start, commit_log=_log_root(commit_log))
-        )
-        for item in records:
-            if isinstance(item, str):
-                # A corrupt range: report it and continue with the next record.
-                typer.echo(f"Warning: {item}", err=True)
-                continue
-            # The log holds all topics; one queue of a topic is read by its consume queue instead.
-            if topic is not None and item.topic != topic:
-                continue
-            row = _row(item, body)
-            typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _line(row))
-            if remaining is not None:
-                remaining -= 1
-                if remaining == 0:
-                    break
+        for record in islice(options.records(directory), options.count):
+            row = _row(record, options.body)
+            typer.echo(json.dumps(row, ensure_ascii=False) if options.as_json else _line(row))
     except StoreError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: StoreError) -> typer.Exit:
+    typer.echo(f"Error: {error}", err=True)
+    return typer.Exit(UNREADABLE)
 
 
 def _root(directory: Path) -> str:
@@ -168,14 +175,12 @@ def _log_root(directory: Path | None) -> str | None:
     return None if directory is None else str(directory.resolve())
 
 
-def _row(item: object, body: str) -> dict[str, object]:
+def _row(item: Record, body: str) -> dict[str, object]:
     """Return the fields of a record for printing. A compressed body is decompressed, if possible."""
     from ariane.errors import ProtocolError
     from ariane.model import host, ids
     from ariane.protocol.records import compression
-    from ariane.protocol.records.record import Record
 
-    assert isinstance(item, Record)
     row: dict[str, object] = {
         "offset": item.offset,
         "size": item.size,

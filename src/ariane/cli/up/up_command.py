@@ -19,7 +19,7 @@ import typer
 
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options, spark_options
-from ariane.cli.options.option_kinds import number_option, path_option, port_option, seconds_option
+from ariane.cli.options.option_kinds import flag_option, number_option, path_option, port_option, seconds_option
 from ariane.cli.servers import console_command
 from ariane.cli.servers.process import run_server, signals
 from ariane.cli.up import local_etcd, server_ports, server_programs
@@ -68,13 +68,13 @@ def up(
         ),
     ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Send and consume orders, in a temporary home unless --home is set.")
+        bool, flag_option("--demo", "Send and consume orders, in a temporary home unless --home is set.")
     ] = False,
     exit_after: Annotated[
-        bool, typer.Option("--exit", help="With --demo: send 1,000 orders, verify the outcome, exit.")
+        bool, flag_option("--exit", "With --demo: send 1,000 orders, verify the outcome, exit.")
     ] = False,
     brokers: Annotated[int, number_option("--brokers", minimum=1, maximum=BROKERS_MAX, help="Brokers.")] = 1,
-    slaves: Annotated[bool, typer.Option("--slaves", help="Run a slave of each broker.")] = False,
+    slaves: Annotated[bool, flag_option("--slaves", "Run a slave of each broker.")] = False,
     failover: Annotated[
         bool,
         typer.Option(
@@ -102,10 +102,8 @@ def up(
     console_port: Annotated[
         int | None, port_option(help=f"Port of the web console.  [default: {CONSOLE_PORT}, or the next free one]")
     ] = None,
-    no_console: Annotated[bool, typer.Option("--no-console", help="Omit the web console.")] = False,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Accept encrypted connections only; create certificates once.")
-    ] = False,
+    no_console: Annotated[bool, flag_option("--no-console", "Omit the web console.")] = False,
+    tls: Annotated[bool, flag_option("--tls", "Accept encrypted connections only; create certificates once.")] = False,
 ) -> None:
     """Run a name server, brokers and the web console on this machine.
 

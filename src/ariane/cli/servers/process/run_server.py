@@ -15,18 +15,14 @@ import logging.handlers
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import typer
-
 from ariane.cli.servers.process import signals
 from ariane.cli.servers.process.garbage_collection import FrozenSurvivors
 from ariane.errors import ConfigError
-from ariane.settings.connections import ALL_ADDRESSES
-from ariane.settings.schema import C, SettingsSchema
 
 T = TypeVar("T")
 
@@ -68,29 +64,6 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
-
-
-def load_config(
-    schema: SettingsSchema[C], path: Path | None, options: Mapping[str, str | None], *, prints: bool, compatible: bool
-) -> C:
-    """Return the configuration of a file and of options, and report keys without effect on stderr.
-
-    With `compatible`, the server listens where Java's does if the file has no address.
-
-    Raises:
-        ConfigError: a value is invalid, or a key is unsupported.
-        typer.Exit: with `prints`, after printing the settings in the form of a configuration file. [-p]
-    """
-    # As keys of the file, so that values of both sources are checked alike.
-    texts = {key: text for key, text in options.items() if text is not None}
-    config, remarks = schema.load(path, texts, {"bindAddress": ALL_ADDRESSES} if compatible else {})
-    for remark in remarks:
-        typer.echo(f"{path or 'options'}: {remark}", err=True)
-    if prints:
-        for key, text in schema.texts(config).items():
-            typer.echo(f"{key}={text}")
-        raise typer.Exit
-    return config
 
 
 class _StderrNotices(logging.Handler):

@@ -31,6 +31,7 @@ from ariane.tables.table_store import open_store
 
 CHART_UNITS = {"/s": "rate", "ms": "ms", "B": "bytes", "B/s": "bytes", "%": "percent"}
 
+FILTERS = ("topic", "group")
 CLOSED = ("health",)  # to accounts with limits: security/permissions.py has the reason
 
 Cell = str | int | float | bool | None
@@ -164,11 +165,11 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
 
     Raises:
         NotFound: no such report, or the pipeline has written no tables.
-        UsageError: a time is invalid, the range is empty, or the report does not support a filter.
+        UsageError: a time is invalid, or the range is empty.
         ServerUnavailable: other reports are running, or it took too long.
     """
-    kind = REPORTS.get(name)
-    if kind is None:
+    function = REPORTS.get(name)
+    if function is None:
         raise NotFound("report", name, sorted(REPORTS))
     tables_dir, selection = services.settings.tables_dir, row_selection(current_access())
     if tables_dir is None or not open_store(tables_dir).exists():
@@ -179,17 +180,17 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     since_ms, until_ms = parse_time_range(query.since, query.until.strip() or str(now_ms), now_ms, zone=zone)
     if since_ms is None:
         raise UsageError("since", query.since, "expected the begin of the time range, for example 1h")
-    filters = {option: getattr(query, option).strip() or None for option in kind.filters}
+    filters = {option: getattr(query, option).strip() or None for option in FILTERS}
 
     def create_report() -> Report:
         with with_rows(selection):
-            return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **filters)
+            return function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **filters)
 
     report = await run_query(create_report, f"report {name}")
-    return report_view(name, report, kind.filters)
+    return report_view(name, report)
 
 
-def report_view(name: str, report: Report, filters: Sequence[str] = ()) -> ReportView:
+def report_view(name: str, report: Report) -> ReportView:
     """Return a report as a view, with its texts in the language and the time zone of the current request."""
     return ReportView(
         name=name,
@@ -198,7 +199,7 @@ def report_view(name: str, report: Report, filters: Sequence[str] = ()) -> Repor
         is_complete=report.as_of is not None and not report.warnings,
         is_limited=current_access().is_limited,
         warnings=[report_text(warning) for warning in report.warnings],
-        filters=list(filters),
+        filters=list(FILTERS),
         sections=[_table(part) if isinstance(part, Table) else _chart(part) for part in charts_first(report.sections)],
     )
 
