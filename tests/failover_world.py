@@ -40,7 +40,7 @@ from failover_checker import FailoverChecker, InvariantBroken, LogEntry
 
 NAMES = ("a", "b", "c")
 CALL_S = 0.3  # time limit of a call between members
-FETCH_S = 0.15
+FETCH_S = 0.25
 LAG_S = 1.5
 FLUSH_S = 0.5
 SERVING = (MemberRole.MASTER, MemberRole.HOLDING)
@@ -185,7 +185,7 @@ class SimulatedMember:
             self.is_reconciled = True
             self.agent.observe(Reconciled(target.epoch))
         await self._disk()
-        if self.world.has_flushed_acks:
+        if self.world.has_flushed_acks and self.world.planted != "acknowledged before the flush":
             disk.flushed = len(disk.log)
         answer = await self.world.call(self.name, target.holder, "fetch", disk.member, target.epoch, len(disk.log))
         epoch, start, entries, confirmed = answer
@@ -357,7 +357,7 @@ class FailoverWorld:
         renew_s, attempt_s, margin_s = (1.0, 2.5, 1.5) if planted else rng.choice(((3.0, 1.5, 2.0), (1.0, 2.5, 1.5)))
         has_failsafe = rng.random() < 0.5
         self.times = LeaseTimes(renew_s=renew_s, attempt_s=attempt_s, margin_s=margin_s, has_failsafe=has_failsafe)
-        self.has_flushed_acks = rng.random() < 0.5
+        self.has_flushed_acks = rng.random() < 0.5 or planted == "acknowledged before the flush"  # SYNC_FLUSH
         self.min_in_sync = rng.choice((1, 2))
         self.disks = {name: MemberDisk(name) for name in NAMES}
         self.clocks = {name: MemberClock(loop, rng) for name in NAMES}
@@ -438,7 +438,7 @@ class FailoverWorld:
     async def _client(self, name: str) -> None:
         """Send to one member and read from it: most of the time it does not lead."""
         while True:
-            await asyncio.sleep(self.rng.uniform(0.1, 0.3))
+            await asyncio.sleep(self.rng.uniform(0.2, 0.8))
             member = self.members[name]
             self.values += 1
             value = f"v{self.values}"
