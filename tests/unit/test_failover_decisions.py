@@ -495,3 +495,14 @@ def test_a_loss_that_is_not_needed_is_not_accepted(stored: LeaderRecord, lease: 
     assert reason in decisions.refusal(member.state, member.now, accepts_loss=True)
     assert member.observe(LossAccepted()) == ()
     assert member.state.role is F
+
+
+def test_the_limit_of_the_disk_probe_is_a_setting() -> None:
+    busy = master(times=LeaseTimes(probe_limit_s=20.0))
+    assert busy.tick(age_s=19.0)
+    assert busy.state.role is M
+    busy.tick(age_s=21.0)
+    assert (busy.state.role, busy.state.fault) == (X, "its disk or its event loop does not respond")
+    stalled = master(times=LeaseTimes(probe_limit_s=20.0))
+    stalled.observe(TimePassed(stalled.now, stalled.now - 4.0))  # the event loop has its own limit
+    assert stalled.state.role is X

@@ -10,7 +10,13 @@ import pytest
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.failover.disk_probe import DiskProbe
-from ariane.broker.failover.failover_settings import check_settings, lease_times, members_of, role_config
+from ariane.broker.failover.failover_settings import (
+    check_settings,
+    lease_times,
+    members_of,
+    probe_interval_s,
+    role_config,
+)
 from ariane.broker.replication.member_identity import MemberIdentity
 from ariane.broker.replication.membership import Membership, ha_addr, refuse_member_request
 from ariane.broker.replication.replication import ReplicationFeed
@@ -414,6 +420,11 @@ def test_roles_and_times() -> None:
     )
     slave = role_config(config, leads=False).validate()
     assert (slave.broker_id, slave.is_slave, slave.confirmed_reads) == (1, True, True)
+    assert (probe_interval_s(config), lease_times(config).disk_limit_s) == (10 / 3 / 4, 10 / 3)
+    slow = msgspec.structs.replace(config, failover_probe_interval=5_000, failover_probe_limit=20_000)
+    assert (probe_interval_s(slow), lease_times(slow).disk_limit_s) == (5.0, 20.0)
+    with pytest.raises(ConfigError, match="at most half of failoverProbeLimit, which is 8000 ms"):
+        check_settings(msgspec.structs.replace(slow, failover_probe_limit=8_000))
     for ttl_s in (3, 10, 300):
         assert lease_times(msgspec.structs.replace(config, failover_ttl=ttl_s)).ttl_s == ttl_s
     assert ha_addr("10.0.0.1:10911") == "10.0.0.1:10912"

@@ -291,7 +291,8 @@ RULES: dict[type[Observation], Callable[[MemberState, Any, float], Decision]] = 
 
 def is_healthy(observation: TimePassed, times: LeaseTimes, now: float) -> bool:
     """Return whether the last completed disk probe and turn of the event loop are recent: a hanging fsync reports no error."""
-    return now - min(observation.probe_at, observation.loop_at) <= times.health_s
+    is_disk_healthy = now - observation.probe_at <= times.disk_limit_s
+    return is_disk_healthy and now - observation.loop_at <= times.loop_limit_s
 
 
 def lease_deadline(times: LeaseTimes, started: float) -> float:

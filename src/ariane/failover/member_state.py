@@ -39,6 +39,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     attempt_s: float = 1.5  # time limit per endpoint; a request tries two
     margin_s: float = 2.0  # before the end of the lease: drift of clocks, and the time from a check to its effect
     poll_s: float = 1.0  # between reads of a member that does not lead
+    probe_limit_s: float = 0.0  # age of the last disk probe beyond which a member does not renew; 0: a third of the ttl
     has_failsafe: bool = False  # without the coordination service, serve if every member of the set agrees
 
     def __post_init__(self) -> None:
@@ -48,9 +49,14 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("ttl", f"{self.ttl_s:g} s", "set it to at least renew + 2 × attempt + margin")
 
     @property
-    def health_s(self) -> float:
-        """Age of the last disk probe and of the last turn of the event loop, beyond which a member does not renew."""
+    def loop_limit_s(self) -> float:
+        """Age of the last turn of the event loop beyond which a member does not renew."""
         return self.ttl_s / 3
+
+    @property
+    def disk_limit_s(self) -> float:
+        """Age of the last disk probe beyond which a member does not renew."""
+        return self.probe_limit_s or self.ttl_s / 3
 
     @property
     def prepare_s(self) -> float:

@@ -392,6 +392,10 @@ class FailoverSettings(ReplicationSettings, frozen=True, kw_only=True, rename=ja
     """Keys of the set in etcd begin with it."""
     failover_ttl: Annotated[Seconds, ARIANE_ONLY, Meta(ge=3, le=300)] = 10
     """Life of the master's lease: another broker takes over that much later, or sooner."""
+    failover_probe_interval: Annotated[Milliseconds, ARIANE_ONLY, Meta(ge=0, le=60_000)] = 0
+    """Pause between two probes of the disk, which write and flush 4 KB. 0: a quarter of failoverProbeLimit, at most 1 s."""
+    failover_probe_limit: Annotated[Milliseconds, ARIANE_ONLY, Meta(ge=0, le=300_000)] = 0
+    """Age of the last probe that ended, beyond which the master gives its lease up. 0: a third of failoverTtl."""
     failover_failsafe: Annotated[bool, ARIANE_ONLY] = False
     """Without etcd, serve on while all brokers of the in-sync set agree. The same value at all of them."""
     cut_reserved_time: Annotated[Hours, ARIANE_ONLY, Meta(ge=0, le=87_600)] = 0

@@ -58,6 +58,7 @@ def check_settings(config: BrokerConfig) -> None:
     if config.broker_id < 1:
         fix = "expected at least 1, and different from the other brokers of the set: the id while it is a slave"
         raise ConfigError("brokerId", config.broker_id, fix)
+    probe_interval_s(config)
     if not config.listen_port:
         raise ConfigError("listenPort", 0, "expected the port of failoverMembers, which stays in all roles")
 
@@ -71,8 +72,22 @@ def lease_times(config: BrokerConfig) -> LeaseTimes:
         attempt_s=0.15 * ttl_s,
         margin_s=0.2 * ttl_s,
         poll_s=min(1.0, 0.1 * ttl_s),
+        probe_limit_s=config.failover_probe_limit / 1000,
         has_failsafe=config.failover_failsafe,
     )
+
+
+def probe_interval_s(config: BrokerConfig) -> float:
+    """Return the pause between two probes of the disk.
+
+    Raises:
+        ConfigError: a probe could not end within the limit.
+    """
+    limit_s, interval_s = lease_times(config).disk_limit_s, config.failover_probe_interval / 1000
+    if interval_s > limit_s / 2:
+        fix = f"expected at most half of failoverProbeLimit, which is {limit_s * 1000:g} ms (0: a third of failoverTtl)"
+        raise ConfigError("failoverProbeInterval", config.failover_probe_interval, fix)
+    return interval_s or min(1.0, limit_s / 4)
 
 
 def open_coordination(config: BrokerConfig) -> Coordination:

@@ -34,6 +34,7 @@ from ariane.broker.failover.failover_settings import (
     lease_times,
     members_of,
     open_coordination,
+    probe_interval_s,
     role_config,
 )
 from ariane.broker.failover.hand_over import LeaseHandOver
@@ -218,7 +219,7 @@ class FailoverBroker:
         self._incarnation = Incarnation(identity, self.agent, self._tasks)
         self._hand_over = LeaseHandOver(self, self.agent, self._tasks)
         self._probe = DiskProbe(
-            self._disk, (root, log_directory), interval_s=min(1.0, times.health_s / 4),
+            self._disk, (root, log_directory), interval_s=probe_interval_s(config),
             full_above=config.disk_space_warning_level_ratio, now=self._boot_clock.boottime,
         )  # fmt: skip
         self._open.push_async_callback(self._close_broker, is_final=True)
