@@ -121,6 +121,20 @@ async def messages(world: VirtualCluster, topic: str) -> list[bytes]:
     return bodies
 
 
+def test_2708_a_commit_of_minus_one_changes_nothing():
+    """apache/rocketmq#2708: clients that cannot read their offset commit -1; Java's broker stores it, and all is consumed again."""
+
+    async def scenario(world: VirtualCluster) -> None:
+        await world.start()
+        await create(world, "orders")
+        await commit(world, "g", "orders", 7)
+        with pytest.raises(ReplyError, match="Invalid commitOffset -1"):
+            await commit(world, "g", "orders", -1)
+        assert await committed(world, "g", "orders") == 7
+
+    in_broker(scenario)
+
+
 # --- the log ---
 
 

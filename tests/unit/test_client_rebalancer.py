@@ -13,7 +13,7 @@ from ariane.client.instance.settings import ConsumerSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.membership import rebalancer
 from ariane.client.push_consumer import PushConsumer
-from ariane.errors import ConfigError
+from ariane.errors import ConfigError, ConnectionLost
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -175,6 +175,39 @@ def test_a_queue_without_a_start_offset_is_not_assigned():
         await until(lambda: ids(consumer) == [0, 1, 3])
 
     cluster.play(act)
+
+
+def test_2708_a_failed_read_of_an_offset_moves_no_offset():
+    """apache/rocketmq#2708: an unstable network at a rebalance lets a client commit -1, and consume whole queues again."""
+    cluster = Cluster()
+    cluster.stored = {str(queue): 7 for queue in range(4)}
+    failures = [Command(1, remark="trouble"), Command(14, remark="not confirmed yet"), ConnectionLost("a:1", "reset")]
+
+    def query(asked) -> Command:
+        if asked.fields["queueId"] == "2" and failures:
+            failure = failures.pop()
+            if isinstance(failure, Exception):
+                raise failure
+            return failure
+        return cluster.query(asked)
+
+    def pulled() -> set[str]:
+        pulls = cluster.peers.of(RequestCode.PULL_MESSAGE)
+        return {pull.fields["queueOffset"] for pull in pulls if pull.fields["queueId"] == "2"}
+
+    cluster.peers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = query
+
+    async def act(consumer):
+        await until(lambda: ids(consumer) == [0, 1, 3])
+        while failures:
+            consumer._membership.on_members_changed()
+            await asyncio.sleep(0)
+        consumer._membership.on_members_changed()
+        await until(lambda: ids(consumer) == [0, 1, 2, 3])
+        await until(pulled)
+
+    cluster.play(act)
+    assert (pulled(), cluster.stored["2"]) == ({"7"}, 7)
 
 
 def test_an_orderly_member_starts_only_queues_that_it_locked():
