@@ -385,11 +385,12 @@ class FailoverSettings(ReplicationSettings, frozen=True, kw_only=True, rename=ja
     """Automatic failover."""
 
     failover_endpoints: Annotated[str, ARIANE_ONLY] = ""
-    """Members of the etcd cluster that stores who leads, `http://host:port` separated by `;`. Empty: no failover."""
+    """Members of the etcd cluster that stores who leads, `http://host:port` separated by `;`; or a Lease of Kubernetes:
+    `kubernetes` in a pod, else `kubernetes+https://host:port/namespace`. Empty: no failover."""
     failover_members: Annotated[str, ARIANE_ONLY] = ""
     """All brokers of the set by their memberName, `name=host:listenPort` separated by `;`."""
     failover_prefix: Annotated[str, ARIANE_ONLY, DefaultText("`/ariane/`brokerClusterName`/`brokerName")] = ""
-    """Keys of the set in etcd begin with it."""
+    """Keys of the set in etcd begin with it. With Kubernetes the name of the Lease: `ariane-`brokerClusterName`-`brokerName."""
     failover_ttl: Annotated[Seconds, ARIANE_ONLY, Meta(ge=3, le=300)] = 10
     """Life of the master's lease: another broker takes over that much later, or sooner."""
     failover_probe_interval: Annotated[Milliseconds, ARIANE_ONLY, Meta(ge=0, le=60_000)] = 0
@@ -405,7 +406,7 @@ class FailoverSettings(ReplicationSettings, frozen=True, kw_only=True, rename=ja
     failover_user: Annotated[str, ARIANE_ONLY] = ""
     """User of etcd."""
     failover_password_file: Annotated[str, ARIANE_ONLY] = ""
-    """File with the password of that user."""
+    """File with the password of that user, or with a token of the Kubernetes API."""
     failover_ca_file: Annotated[str, ARIANE_ONLY, DefaultText("the system's")] = ""
     """Certificates that etcd's is signed by, for `https://` endpoints."""
     failover_cert_file: Annotated[str, ARIANE_ONLY] = ""

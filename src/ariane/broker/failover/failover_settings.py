@@ -1,7 +1,8 @@
-"""What the settings of failover mean: members, times, and the client of the coordination service."""
+"""What the settings of failover mean: members, times, and the client of the coordination service (etcd, a Lease of Kubernetes)."""
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from pathlib import Path
@@ -9,12 +10,16 @@ from pathlib import Path
 import msgspec
 
 from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.failover.waiting import SystemBootClock
 from ariane.errors import ConfigError, ProtocolError
 from ariane.failover.coordination import Coordination
 from ariane.failover.etcd import EtcdCoordination, EtcdCredentials
+from ariane.failover.kubernetes import KubernetesAccess, KubernetesCoordination
 from ariane.failover.member_state import LeaseTimes
 from ariane.model import host
 
+IN_CLUSTER = "kubernetes"  # as failoverEndpoints: the API server of the pod's cluster, with its service account
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,127}")
 
 
@@ -96,8 +101,10 @@ def open_coordination(config: BrokerConfig) -> Coordination:
     Raises:
         ConfigError: an endpoint is invalid, or a file cannot be used.
     """
-    prefix = config.failover_prefix or f"/ariane/{config.broker_cluster_name}/{config.broker_name}"
     endpoints = [url.strip() for url in config.failover_endpoints.split(";") if url.strip()]
+    if any(url.startswith("kubernetes") for url in endpoints):
+        return _open_kubernetes(config, endpoints)
+    prefix = config.failover_prefix or f"/ariane/{config.broker_cluster_name}/{config.broker_name}"
     return EtcdCoordination(
         endpoints,
         prefix,
@@ -105,6 +112,34 @@ def open_coordination(config: BrokerConfig) -> Coordination:
         attempt_s=lease_times(config).attempt_s,
         tls=_tls(config) if any(url.startswith("https:") for url in endpoints) else None,
         credentials=_credentials(config),
+    )
+
+
+def _open_kubernetes(config: BrokerConfig, endpoints: list[str]) -> Coordination:
+    ca_file, token_file = config.failover_ca_file, config.failover_password_file
+    if endpoints == [IN_CLUSTER]:
+        address = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        try:
+            namespace = (SERVICE_ACCOUNT / "namespace").read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            fix = f"needs the service account of a pod, which cannot be read: {error}; name kubernetes+https://host:port/namespace"
+            raise ConfigError("failoverEndpoints", IN_CLUSTER, fix) from error
+        server = f"[{address[0]}]" if ":" in address[0] else address[0]
+        endpoints = [f"kubernetes+https://{server}:{address[1]}/{namespace}"]
+        ca_file = ca_file or str(SERVICE_ACCOUNT / "ca.crt")
+        token_file = token_file or str(SERVICE_ACCOUNT / "token")
+    is_secure = any("https:" in url for url in endpoints)
+    tls = _tls(msgspec.structs.replace(config, failover_ca_file=ca_file)) if is_secure else None
+    name = config.failover_prefix or f"ariane-{config.broker_cluster_name}-{config.broker_name}".lower().replace(
+        "_", "-"
+    )
+    return KubernetesCoordination(
+        endpoints,
+        name,
+        ttl_s=config.failover_ttl,
+        attempt_s=lease_times(config).attempt_s,
+        clock=SystemBootClock(),
+        access=KubernetesAccess(token_file, tls),
     )
 
 
