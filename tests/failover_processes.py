@@ -8,10 +8,12 @@ import os
 import random
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
@@ -150,13 +152,20 @@ class BrokerSet:
 
 @contextlib.asynccontextmanager
 async def broker_set(
-    home: Path, endpoints: list[str] | dict[str, list[str]], **settings: object
+    home: Path,
+    endpoints: list[str] | dict[str, list[str]],
+    *,
+    name_server_settings: dict[str, Any] | None = None,
+    tls: ssl.SSLContext | None = None,
+    **settings: object,
 ) -> AsyncIterator[tuple[BrokerSet, str]]:
     """Yield three started members a, b, c, all in the in-sync set, and the address of a name server."""
     home.mkdir(exist_ok=True)
     by_member = endpoints if isinstance(endpoints, dict) else dict.fromkeys("abc", endpoints)
-    names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(home / "kv.json"))
-    async with NameServer(names) as name_server, ConnectionPool() as peers:
+    names = NameServerConfig(
+        bind_address="127.0.0.1", listen_port=0, kv_config_path=str(home / "kv.json"), **(name_server_settings or {})
+    )
+    async with NameServer(names) as name_server, ConnectionPool(tls=tls) as peers:
         namesrv = f"127.0.0.1:{name_server.addr.rpartition(':')[2]}"
         brokers = BrokerSet(home, namesrv, by_member, peers, **settings)
         try:
