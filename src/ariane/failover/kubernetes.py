@@ -51,7 +51,7 @@ class LeaseClock(Protocol):
         ...
 
 
-class _NoAnswer(Exception):
+class _Unanswered(Exception):
     """No usable response: the request may have been executed."""
 
 
@@ -102,7 +102,7 @@ class KubernetesCoordination:
                 try:
                     async with self._attempt():
                         return self._snapshot(await self._get())
-                except _NoAnswer as error:
+                except _Unanswered as error:
                     failures.append(str(error))
             raise CoordinationUnavailable(f"The Lease {self._name} cannot be read: {'; '.join(failures)}")
 
@@ -222,7 +222,7 @@ class KubernetesCoordination:
                             outcome = WriteOutcome.DONE if is_applied(snapshot) else WriteOutcome.REFUSED
                             return WriteResult(outcome, snapshot)
                         written = await self._put(wanted, is_new=stored is None)
-                except _NoAnswer as error:
+                except _Unanswered as error:
                     log.debug("No answer about the Lease %s: %s", self._name, error)
                     continue
                 if written is not None:  # otherwise it changed in between: the next attempt compares it again
@@ -247,9 +247,9 @@ class KubernetesCoordination:
         try:
             async with asyncio.timeout(self._attempt_s):
                 yield
-        except (ConnectionLost, ProtocolError, TimeoutError, _NoAnswer) as error:
+        except (ConnectionLost, ProtocolError, TimeoutError, _Unanswered) as error:
             self._endpoints = [*self._endpoints[1:], endpoint]
-            raise _NoAnswer(str(error) or f"{endpoint.addr} did not answer in time") from error
+            raise _Unanswered(str(error) or f"{endpoint.addr} did not answer in time") from error
 
     async def _request(self, method: str, path: str, body: Object | None = None) -> JsonResponse:
         endpoint = self._endpoints[0]
@@ -259,7 +259,7 @@ class KubernetesCoordination:
         message = f"{endpoint.addr} answered {response.status}: {response.body.get('message', '')}"
         if response.status in REJECTED:
             log.error("The Lease %s cannot be used: %s", self._name, message)
-        raise _NoAnswer(message)
+        raise _Unanswered(message)
 
 
 class KubernetesAccess:
