@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import pyspark
 
 from ariane.clock import ms_of
 from ariane.pipeline.publishing import table_publisher
@@ -29,6 +33,7 @@ BLOCKS = {
     for section in PAGE.split("\n## ")
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
 }
+DELTA_CONNECTORS = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}  # by version of Spark
 T0 = datetime(2026, 11, 21, 10, 20, tzinfo=UTC)
 NOW_MS = ms_of(T0) + 3_600_000
 
@@ -82,6 +87,30 @@ def test_duckdbs_extension_reads_each_row_once(home: Path) -> None:
         except duckdb.Error as error:
             pytest.skip(f"needs DuckDB's extension, which INSTALL delta downloads: {str(error).splitlines()[0]}")
         assert sql.sql(f"SELECT count(*) FROM delta_scan('{home}/traffic')").fetchall() == [(13,)]
+
+
+def test_sparks_delta_connector_reads_each_row_once(home: Path) -> None:
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    if version not in DELTA_CONNECTORS:
+        pytest.skip(f"Delta's connector has no release for Spark {version}: run it with .ci/other-sparks 4.2")
+    program = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.jars.packages", sys.argv[1]).config("spark.ui.enabled", "false") \\
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension") \\
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog").getOrCreate()
+traffic = spark.read.format("delta").load(sys.argv[2])
+stream = spark.readStream.format("delta").option("ignoreChanges", "true").load(sys.argv[2])
+stream.writeStream.format("memory").queryName("streamed").trigger(availableNow=True).start().awaitTermination()
+count = traffic.where(f"minute >= timestamp '{sys.argv[3]}' AND minute < timestamp '{sys.argv[4]}'").count()
+print(traffic.count(), count, spark.table("streamed").count())
+"""
+    times = [str(T0 + timedelta(minutes=minute)) for minute in (2, 21)]
+    command = [sys.executable, "-c", program, DELTA_CONNECTORS[version], str(home / "traffic"), *times]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if "unresolved dependency" in done.stdout + done.stderr:
+        pytest.skip(f"needs {DELTA_CONNECTORS[version]} from Maven Central, which cannot be reached")
+    assert done.stdout.splitlines()[-1:] == ["13 9 13"], done.stderr
 
 
 def test_the_schema_of_the_log_is_that_of_the_files(home: Path) -> None:
