@@ -8,6 +8,9 @@ import msgspec
 import pytest
 
 from ariane import Admin
+from ariane.cli.admin.cluster_command import restart_arguments
+from ariane.cluster.connection import BrokerServer
+from ariane.cluster.rolling_restart import RestartStep, _set_steps
 from ariane.cluster.servers.broker_runtime import parse_runtime
 from ariane.cluster.servers.broker_sets import SWITCH_LIMIT_S, MasterSwitch, broker_set
 from ariane.errors import ArianeError, ConfigError, NotFound, ServerUnavailable, UsageError
@@ -178,3 +181,30 @@ def test_a_loss_is_not_accepted_while_a_master_serves():
         promote_b(member("a", "MASTER"), member("b", "FOLLOWER"))
     with pytest.raises(ServerUnavailable, match="b does not lead broker-a"):
         promote_b(stopped("a", 3, 100), stopped("b", 3, 80), agrees=False)
+
+
+def test_the_master_of_a_set_is_restarted_last_after_a_switch():
+    runtimes = [
+        parse_runtime(f"h:{number}", member(name, role, in_sync="a,b,c"))
+        for number, (name, role) in enumerate((("a", "MASTER"), ("b", "FOLLOWER"), ("c", "FOLLOWER")))
+    ]
+    state = broker_set("broker-a", runtimes)
+    assert state is not None
+    servers = {f"h:{number}": BrokerServer("C", "broker-a", number, f"h:{number}") for number in range(3)}
+    steps = _set_steps(state, servers)
+    assert [(step.action, step.member) for step in steps] == [
+        ("restart", "b"), ("restart", "c"), ("switch", "a"), ("restart", "a"),
+    ]  # fmt: skip
+    with pytest.raises(ServerUnavailable, match="c of broker-a: not in sync"):
+        _set_steps(state._replace(in_sync=("a", "b")), servers)
+
+
+def test_a_restart_command_gets_the_names_of_a_server_and_no_shell():
+    step = RestartStep("restart", BrokerServer("C", "broker-a", 1, "10.0.0.1:10911"))
+    assert restart_arguments("ssh {host} 'systemctl restart {broker}@{id}'", step) == [
+        "ssh", "10.0.0.1", "systemctl restart broker-a@1",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="only the fields"):
+        restart_arguments("x {name}", step)
+    with pytest.raises(UsageError, match="cannot be the broker"):
+        restart_arguments("x", step._replace(server=BrokerServer("C", "a;reboot", 1, "10.0.0.1:10911")))

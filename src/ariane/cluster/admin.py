@@ -11,28 +11,28 @@ from __future__ import annotations
 from ariane.cluster.cluster_export import ExportOperations
 from ariane.cluster.diagnosis.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.groups.group_rates import GroupRateOperations
-from ariane.cluster.groups.offset_admin import OffsetOperations
 from ariane.cluster.groups.topic_traffic import TrafficOperations
 from ariane.cluster.messages.delayed_messages import DelayedOperations
 from ariane.cluster.messages.message_search import MessageSearchOperations
 from ariane.cluster.messages.message_tracking import MessageTrackOperations
 from ariane.cluster.messages.transaction_admin import TransactionOperations
+from ariane.cluster.queue_moves import QueueMoveOperations
+from ariane.cluster.rolling_restart import RestartOperations
 from ariane.cluster.servers.acl_admin import AclOperations
 from ariane.cluster.servers.audit_records import AuditOperations
 from ariane.cluster.servers.lossy_promotion import LossyPromotionOperations
 from ariane.cluster.servers.user_admin import UserOperations
-from ariane.cluster.topics.topic_admin import TopicOperations
 
 
 class Admin(
-    TopicOperations,
+    QueueMoveOperations,
+    RestartOperations,
     TrafficOperations,
     GroupRateOperations,
     ExportOperations,
     MessageTrackOperations,
     DiagnosisOperations,
     LossyPromotionOperations,
-    OffsetOperations,
     AclOperations,
     AuditOperations,
     UserOperations,

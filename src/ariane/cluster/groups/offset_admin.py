@@ -164,7 +164,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
                 raise NotFound(f"committed offset of group {source} in topic", topic)
         copied = [offset for offsets in found.values() for offset in offsets]
         await self.change(
-            *(_commit(servers[queue.broker].addr, destination, queue, offset) for queue, offset in copied)
+            *(commit_change(servers[queue.broker].addr, destination, queue, offset) for queue, offset in copied)
         )
         return copied
 
@@ -270,7 +270,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
                 return await self._reset_directly(server, header.group, header.topic, queues)
             # Brokers reject the reset if one queue has no committed offset: in an empty queue, clients commit none.
             uncommitted = [
-                _commit(
+                commit_change(
                     server.addr,
                     header.group,
                     MessageQueue(header.topic, queue.broker, queue.queue_id),
@@ -298,7 +298,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
         self, server: BrokerServer, group: str, topic: str, queues: Sequence[QueueReset]
     ) -> list[QueueReset]:
         moved = [
-            _commit(server.addr, group, MessageQueue(topic, queue.broker, queue.queue_id), queue.new_offset)
+            commit_change(server.addr, group, MessageQueue(topic, queue.broker, queue.queue_id), queue.new_offset)
             for queue in queues
             if queue.new_offset is not None and queue.new_offset != queue.consumer_offset
         ]
@@ -306,7 +306,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
         return list(queues)
 
 
-def _commit(addr: str, group: str, queue: MessageQueue, offset: int) -> Change:
+def commit_change(addr: str, group: str, queue: MessageQueue, offset: int) -> Change:
     header: msgspec.Struct = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
     summary = f"move {group} to offset {offset} in queue {queue.queue_id} of {queue.topic}"
     return Change(addr, summary, RequestCode.UPDATE_CONSUMER_OFFSET, header)
