@@ -230,3 +230,12 @@ def test_importing_the_kit_needs_no_pytest() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "True\n"
+
+
+def test_clients_reach_a_broker_that_is_registered_with_a_host_name():
+    """Routes have the name, records an IP address."""
+    with LocalCluster(broker_ip1="localhost") as cluster:
+        assert cluster.broker.addr.startswith("localhost:")
+        cluster.send("orders", b"created")
+        (message,) = cluster.messages("orders")
+        assert message.store_host.startswith("127.0.0.1:")

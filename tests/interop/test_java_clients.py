@@ -35,6 +35,14 @@ def test_java_consumers_receive_messages_of_java_producers(tmp_path: Path) -> No
         assert {item["tags"] for item in only_a} == {"A"}
 
 
+def test_java_clients_accept_host_names_in_routes(tmp_path: Path) -> None:
+    """The address of a pod changes, its name stays."""
+    with LocalCluster(tmp_path, broker_ip1="localhost") as servers:
+        assert servers.broker.addr.startswith("localhost:")
+        sent = {item["msgId"] for item in produce(servers.namesrv, 5)}
+        assert {item["msgId"] for item in consume(servers.namesrv, "G", "*", len(sent))} == sent
+
+
 def test_order_within_a_queue_is_preserved(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as servers:
         namesrv = servers.namesrv

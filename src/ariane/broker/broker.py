@@ -60,7 +60,7 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.kernels import implementation
 from ariane.model import host
 from ariane.net.connection import Handler
-from ariane.net.interfaces import reachable_ip
+from ariane.net.interfaces import ip_of_server, reachable_ip
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.listening.server_tls import WATCH_INTERVAL_S, ServerTls
 from ariane.net.pools.connection_pool import ConnectionPool
@@ -196,7 +196,7 @@ class Broker:
         self._open.push_async_callback(self._ha_server.__aexit__, None, None, None)
         ip = config.broker_ip1 or reachable_ip(config.bind_address)
         self.addr = f"{ip}:{self._server.port}"
-        store_host = host.pack(ip, self._server.port)
+        store_host = host.pack(ip_of_server(ip, config.bind_address), self._server.port)
         await run_blocking(lambda: self._open_store(store_host), in_thread=self._membership is not None)
         self._build_services(store_host)
         sign = signs(config) if credentials is None else functools.partial(signing.sign, credentials)

@@ -25,6 +25,18 @@ def reachable_ip(bind_address: str) -> str:
     return local_ip() if address.is_unspecified else bind_address
 
 
+def ip_of_server(name: str, bind_address: str) -> str:
+    """Return the IP address of a server that is registered as `name`; for a host name, the address that it listens on.
+
+    The host name is not resolved: that of a pod may be published only when the pod is ready.
+    """
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return reachable_ip(bind_address)
+    return name
+
+
 def is_loopback(address: str) -> bool:
     """Return whether a server that listens on `address` is reachable from this machine only. Host names are resolved."""
     try:

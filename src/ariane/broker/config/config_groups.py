@@ -60,7 +60,7 @@ class IdentitySettings(ClientTlsSettings, frozen=True, kw_only=True, rename=java
     broker_id: int = 0
     """At least 1 for a slave, and different for each slave. A master is 0, whatever is set."""
     broker_ip1: Annotated[str, DefaultText("bindAddress, or the address of this machine")] = ""
-    """Address that clients are given."""
+    """Address that clients are given: an IP address, or a host name that stays when the address changes."""
     broker_ip2: Annotated[str, DefaultText("brokerIP1")] = ""
     """Address that slaves are given for replication."""
     listen_port: Annotated[int, Meta(ge=0, le=65_535)] = 10911
