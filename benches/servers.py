@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,11 +70,21 @@ def started(
         account: Signs the first message, if the broker has access control.
     """
     port = java.free_port()
-    properties = {**PATIENT, **(properties or {})}
     began = time.perf_counter()
+    with broker_process(server, namesrv, place, port, properties or {}) as pid:
+        addr = f"127.0.0.1:{port}"
+        yield Running(server, addr, pid, first_message(addr, began, account), namesrv)
+
+
+@contextlib.contextmanager
+def broker_process(
+    server: str, namesrv: str, place: Path, port: int, properties: Mapping[str, str], heap: Sequence[str] = JAVA_HEAP
+) -> Iterator[int]:
+    """Run the process of a broker, master or slave, and return its pid; it is not waited for."""
+    properties = {**PATIENT, **properties}
     if server == "java":
-        with java.broker(place, namesrv, port=port, properties=properties, jvm_args=JAVA_HEAP, wait=False) as broker:
-            yield Running(server, broker.addr, broker.pid, first_message(broker.addr, began, account), namesrv)
+        with java.broker(place, namesrv, port=port, properties=properties, jvm_args=heap, wait=False) as broker:
+            yield broker.pid
         return
     settings = {
         "brokerName": "broker-a",
@@ -90,8 +100,7 @@ def started(
     command = [sys.executable, "-m", "ariane.cli", "broker", "-c", str(conf)]
     process = subprocess.Popen(command, env=environment(server))
     try:
-        addr = f"127.0.0.1:{port}"
-        yield Running(server, addr, process.pid, first_message(addr, began, account), namesrv)
+        yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
