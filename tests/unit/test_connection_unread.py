@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from ariane.errors import ProtocolError
-from ariane.net.connection import BYTES_PER_TICK, Connection, Handler, LateReply, Reply
+from ariane.net.connection import Connection, Handler, LateReply, Reply
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.peer_log import LINES_IN_ALL, LINES_PER_ADDRESS, WINDOW_S, PeerLog
+from ariane.net.requests.served_requests import BYTES_PER_TICK
 from ariane.protocol import command as commands
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX, FrameReader

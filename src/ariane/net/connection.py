@@ -1,9 +1,8 @@
-"""One connection of a server or a client: bytes in, commands to handlers, replies out. [NettyRemotingAbstract]
+"""One connection of a server or a client: bytes in, frames to what serves or awaits them, frames out. [NettyRemotingAbstract]
 
-    data_received → FrameReader ─ plain ones   → TurnHandler → responses ──────┐
-                                ├ request      → handler → Reply ──────────────┤
-                                └ response     → pending future                ├→ one write per batch of frames
-    request() / one_way() ─────────────────────────────────────────────────────┘
+    data_received → FrameReader ─ request, plain ones → ServedRequests → replies ─┐
+                                └ response            → AwaitedResponses          ├→ one write per batch of frames
+    request() / one_way() ────────────────────────────────────────────────────────┘
 
 All replies of one tick of the event loop leave in one write (`outgoing`), and so do all requests made in it: system calls cost more
 than the Python code. A tick serves up to FRAMES_PER_TICK requests of a connection in TICK_S, or the sends of a turn; connections
@@ -16,44 +15,35 @@ unread responses: a server serves no requests of a peer that does not read its r
 from __future__ import annotations
 
 import asyncio
-import collections
-import logging
 import math
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import cast
 
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.net import replies
-from ariane.net.awaited_responses import AwaitedResponses
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.limits.throttle import Throttle
 from ariane.net.limits.unread_responses import NOTE_MIN_BYTES
 from ariane.net.outgoing import Outgoing
 from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, TurnHandler
+from ariane.net.requests.awaited_responses import AwaitedResponses
+from ariane.net.requests.served_requests import BATCH_BYTES_MAX, ServedRequests
 from ariane.net.tls import certificate_names
 from ariane.protocol import command as commands
-from ariane.protocol.codes import ResponseCode, code_name
+from ariane.protocol.codes import code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
 from ariane.protocol.frame import FRAME_MAX, FrameReader, OversizedFrame
 
 __all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply", "Sign"]
 
-T = TypeVar("T")
-log = logging.getLogger("ariane.net")
-
 # Requests of one connection served in one tick of the event loop. A bound shares the loop fairly between connections, and the
 # peer receives the first responses while the last of its requests are still being served.
 FRAMES_PER_TICK = 32
 TICK_S = 0.003  # requests that take longer end the tick earlier: most take 50 µs
-# Pieces and bytes of responses that end a batch of requests. Batches of consumers end sooner, so that producers do not wait for
-# thousands of messages that are being read.
-PIECES_PER_TICK = 2 * FRAMES_PER_TICK
-BATCH_BYTES_MAX = 256 * 1024
-# Bytes of late replies in one tick: unread bytes exceed their bound by at most this and one response.
-BYTES_PER_TICK = 1024 * 1024
+PIECES_PER_TICK = 2 * FRAMES_PER_TICK  # pieces of responses that end a batch of requests, as BATCH_BYTES_MAX does
 NO_LINGER = struct.pack("ii", 1, 0)  # the option of sockets that are reset when they are closed
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
 
@@ -88,10 +78,8 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.peer = replies.make_peer(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
         self.last_active = 0.0  # loop time of the last read or write, for idle time-outs
-        self._handlers = handlers
         self._is_server = is_server
         self._limits = limits or ServerLimits()
-        self._turns = turns
         self._sign = sign
         self._language = language
         self._on_made = on_made
@@ -102,20 +90,14 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None  # None before the connection is established
         # Frames for the peer, and whether it reads them.
         self._out = Outgoing(self, self._limits if is_server else None, self._loop)
-        self._unfinished: set[asyncio.Future[Any]] = set()  # handlers and turns without a reply
-        self._in_flight = 0  # requests that they serve
-        self._late_replies: collections.deque[tuple[Command, LateReply]] = collections.deque()  # waiting for room
+        self._served = ServedRequests(self, handlers, turns, limits=self._limits, out=self._out, peer=self.peer)
         self._is_batch_scheduled = False  # the rest of the frames is served in a later tick, after other connections
         self._is_slow = False  # the last batch took TICK_S or longer: the next one waits for a tick of its own
         self._has_unfinished = False  # part of a large frame has arrived and is counted in the limits
-        self._unsupported = replies.UnsupportedCodes()  # each is logged once
         self._frames_per_tick = FRAMES_PER_TICK if is_server else sys.maxsize  # so that others get their turn
         self._has_pending_frames = False  # frames were read but not served yet
         self.read_at = 0.0  # when they were read, on the loop's clock; of a client, when anything was read
-        self._waited_s = 0.0  # how long the requests of this batch have been queued since
-        self._overload: str | None = None  # why no further request is accepted in this batch, if so
         self._throttle: Throttle | None = None  # of a server's connection; used while there are limits of rates
-        self._requests = 0  # accepted in this batch
 
     # --- requests to the peer ---
 
@@ -217,6 +199,7 @@ class Connection(asyncio.Protocol):
         if self._is_server:
             quota = self._limits.quotas.open(self.peer.id, self.peer.ip)
             self._throttle = Throttle(self, quota, self._loop)
+        self._served.attach(self.peer, self._throttle)
         self._out.attach(self._transport, None if self._throttle is None else self._throttle.quota)
         if self._on_made:
             self._on_made(self)
@@ -239,14 +222,9 @@ class Connection(asyncio.Protocol):
     def _process_batch(self, waited_s: float = 0.0) -> None:
         """Serve the next frames and write their responses. The rest is served in the next tick; nothing is read until then."""
         self._out.hold()  # responses of this batch leave in one write, below
-        self._waited_s = waited_s
-        self._overload = self._limits.overload_reason(self._in_flight)
-        throttle = self._throttle if self._limits.quotas.is_active else None
-        if throttle is not None:
-            self._requests = 0
-            refusal = throttle.begin_batch(self._loop.time())
-            self._overload = self._overload or refusal
         begun = self._loop.time()
+        throttle = self._throttle if self._limits.quotas.is_active else None
+        self._served.begin_batch(waited_s, None if throttle is None else throttle.begin_batch(begun))
         try:
             is_over = self._serve_frames(begun + TICK_S if self._is_server else math.inf)
         except ProtocolError as error:
@@ -257,7 +235,7 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         self._is_slow = self._is_server and now - begun >= TICK_S
         if throttle is not None:
-            throttle.end_batch(self._requests, now)
+            throttle.end_batch(self._served.accepted, now)
         self._out.flush()
         if is_over:
             self._has_pending_frames = True
@@ -274,9 +252,10 @@ class Connection(asyncio.Protocol):
 
     def _serve_frames(self, tick_end: float) -> bool:
         """Serve frames of this batch; return whether it ended, at `tick_end` or for its size, before they did."""
-        reader, header_max = self._reader, self._limits.header_max if self._is_server else FRAME_MAX
+        reader, served = self._reader, self._served
+        header_max = self._limits.header_max if self._is_server else FRAME_MAX
         for _ in range(self._frames_per_tick):
-            if self._turns is not None and (is_over := self._serve_turn(self._turns)) is not None:
+            if (is_over := served.serve_turn(reader)) is not None:
                 if is_over or reader.release():
                     return is_over
                 continue
@@ -284,13 +263,13 @@ class Connection(asyncio.Protocol):
             if frame is None:
                 return False
             if isinstance(frame, OversizedFrame):
-                self._refuse_header(frame, header_max)
+                served.refuse_header(frame, header_max)
                 continue
             command = commands.decode(frame)
             if command.flag & RESPONSE:
                 self._awaited.resolve(command, self.peer)
                 continue
-            self._serve(command)
+            served.serve(command)
             if (
                 self._out.pieces >= PIECES_PER_TICK
                 or self._out.size >= BATCH_BYTES_MAX
@@ -298,32 +277,6 @@ class Connection(asyncio.Protocol):
             ):
                 return True
         return True
-
-    def _serve_turn(self, turns: TurnHandler) -> bool | None:
-        """Serve the plain requests that come next; return whether they end the batch, None if there are none."""
-        reader = self._reader
-        if reader.position == len(reader.data) or self._overload is not None:
-            return None
-        turn = turns.serve(reader.data, reader.position, self.peer, self._waited_s)
-        if turn is None:
-            return None
-        reader.position = turn.position
-        self._requests += turn.requests
-        if isinstance(turn.responses, bytes):
-            self._write_responses([turn.responses])
-        else:
-            self._track(turn.responses, turn.requests, self._on_turn_done)
-        return turn.is_last or self._out.size >= BATCH_BYTES_MAX
-
-    def _on_turn_done(self, done: asyncio.Future[bytes]) -> None:
-        if error := done.exception():
-            self.drop(f"its requests cannot be answered: {type(error).__name__}: {error}")
-        else:
-            self._write_responses([done.result()])
-
-    def _write_responses(self, pieces: list[bytes]) -> None:
-        if self._transport is not None:
-            self._out.write_responses(pieces)
 
     def _schedule_batch(self) -> None:
         """Serve the remaining frames in the next tick of the event loop, or when the peer has read its responses."""
@@ -337,9 +290,15 @@ class Connection(asyncio.Protocol):
 
     def _process_next_batch(self) -> None:
         self._is_batch_scheduled = False
-        self._send_late_replies()
+        self.send_late_replies()
         if self._has_pending_frames:
             self._process_batch(self._loop.time() - self.read_at)
+
+    def send_late_replies(self) -> None:
+        """Send late replies in this tick, and those that take longer in a later one."""
+        if self._served.send_late(self._loop.time() + TICK_S):
+            self._is_slow = True
+            self._schedule_batch()
 
     def update_reading(self) -> None:
         """Resume reading, or pause it while frames are pending or (as a server) responses are unread."""
@@ -358,7 +317,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self, *, is_release: bool = False) -> None:  # is_release: the server may answer again
         self._out.release() if is_release else self._out.resume()
         self.update_reading()
-        if self._has_pending_frames or self._late_replies:
+        if self._has_pending_frames or self._served.has_late_replies:
             self._schedule_batch()
 
     def on_written(self, size: int, now: float) -> None:
@@ -366,7 +325,7 @@ class Connection(asyncio.Protocol):
         self.last_active = now
         if self._limits.quotas.is_active and self._throttle is not None:
             self._throttle.add("bytes_out", size, now)
-        if self._late_replies:
+        if self._served.has_late_replies:
             self._schedule_batch()
 
     def _log_closing(self, reason: object) -> None:
@@ -381,7 +340,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._out.detach()
-        replies.abandon_all(self._late_replies)
+        self._served.close()
         if self._throttle is not None:
             self._throttle.quota.note_unfinished(self, 0)
             self._throttle.cancel()
@@ -389,111 +348,5 @@ class Connection(asyncio.Protocol):
         if self._has_pending_frames:  # one-way requests are served although the peer is gone
             self._schedule_batch()
         self._awaited.close(self.peer.addr, str(error) if error else "was closed by the peer")
-        for task in self._unfinished:
-            self._limits.cancellations.add(task.cancel)
         if self._on_lost:
             self._on_lost(self)
-
-    # --- serving ---
-
-    def _serve(self, command: Command) -> None:
-        handler = self._handlers.get(command.code)
-        if handler is None:
-            self._unsupported.log(command.code, self.peer, self._limits.log, self._loop.time())
-            self._reply(command, replies.not_supported(command.code))
-            return
-        rejection = self._limits.rejection(command.code, self._overload, self._waited_s)
-        if rejection is not None:
-            self._refuse(command, handler, rejection)
-            return
-        self._requests += 1
-        try:
-            handled = handler(command, self.peer)
-        except Exception as error:  # noqa: BLE001 - whatever one request does, the connection serves the next
-            handled = self._error_reply(command, error)
-        if handled is None or isinstance(handled, Reply):
-            self._reply(command, handled)
-            return
-        # Enough for the response: the body of a request is not retained while it is in flight.
-        header = Command(command.code, command.opaque, command.flag, form=command.form)
-        self._track(handled, 1, lambda done: self._on_handler_done(header, done))
-
-    def _track(self, unfinished: Awaitable[T], requests: int, on_done: Callable[[asyncio.Future[T]], None]) -> None:
-        """Count requests as in flight until `unfinished` ends, and call `on_done` with it unless it was cancelled."""
-        future = asyncio.ensure_future(unfinished)
-        self._unfinished.add(future)
-        self._in_flight += requests
-        self._limits.in_flight += requests
-
-        def end(done: asyncio.Future[T]) -> None:
-            self._limits.in_flight -= requests
-            self._in_flight -= requests
-            self._unfinished.discard(done)
-            if not done.cancelled():
-                on_done(done)
-
-        future.add_done_callback(end)
-
-    def _refuse(self, command: Command, handler: Handler, remark: str) -> None:
-        """Answer a request that is not served: with the reason, or late if it exceeds a rate and is one that clients repeat."""
-        throttle = self._throttle
-        if throttle is not None and throttle.refusal is not None:
-            if command.code in self._limits.delayed:
-                wait_s = throttle.delay(self._loop.time())
-                self._track(
-                    self._serve_late(command, handler, wait_s), 1, lambda done: self._on_handler_done(command, done)
-                )
-                return
-            throttle.count_refused()
-            if self._limits.audit is not None:
-                self._limits.audit.refused(command, self.peer, throttle.refusal.remark)
-        self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
-
-    async def _serve_late(self, command: Command, handler: Handler, wait_s: float) -> Reply | LateReply | None:
-        await asyncio.sleep(wait_s)
-        handled = handler(command, self.peer)
-        return handled if handled is None or isinstance(handled, Reply) else await handled
-
-    def _refuse_header(self, frame: OversizedFrame, header_max: int) -> None:
-        """Reject a request whose header is too large, without decoding its fields."""
-        command = commands.outline(frame)
-        if not command.flag & RESPONSE:
-            self._reply(command, replies.header_too_large(command.code, frame.header_size, header_max))
-
-    def _on_handler_done(self, command: Command, done: asyncio.Future[Reply | LateReply | None]) -> None:
-        error = done.exception()
-        reply = self._error_reply(command, error) if error else done.result()
-        has_room = self._out.size < BYTES_PER_TICK and self._out.writable.is_set()
-        if has_room and not self._late_replies and not isinstance(reply, LateReply):
-            self._reply(command, reply)
-            return
-        # Many handlers may finish in the same tick.
-        self._late_replies.append((command, reply if isinstance(reply, LateReply) else replies.completed(reply)))
-        self._send_late_replies()
-
-    def _send_late_replies(self) -> None:
-        """Build and write late replies as long as there is room for them, and time in this tick."""
-        tick_end = self._loop.time() + TICK_S
-        while self._late_replies and self._out.writable.is_set() and self._out.size < BYTES_PER_TICK:
-            command, late_reply = self._late_replies.popleft()
-            try:
-                reply = late_reply.build()
-            except Exception as error:  # noqa: BLE001 - as in _serve
-                reply = self._error_reply(command, error)
-            self._reply(command, reply)
-            if self._late_replies and self._loop.time() >= tick_end:
-                self._is_slow = True
-                self._schedule_batch()
-                return
-
-    def _reply(self, command: Command, reply: Reply | None) -> None:
-        if reply is None or command.flag & ONE_WAY or self._transport is None:
-            replies.abandon(reply)
-            return
-        pieces, refusal = replies.encode(command, reply)
-        if refusal:
-            self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.shown, refusal)
-        self._write_responses(pieces)
-
-    def _error_reply(self, command: Command, error: BaseException) -> Reply:
-        return replies.error_reply(command.code, error, self.peer, self._limits.log, self._loop.time())

@@ -24,9 +24,10 @@ from ariane.kernels.implementation import selected
 from ariane.kernels.pulls.pull_answers import AnsweredPull, PullQuery
 from ariane.kernels.pulls.pull_reader import PlainPull, PullTemplate
 from ariane.kernels.pulls.pull_turn import found_header
-from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK
+from ariane.net.connection import FRAMES_PER_TICK
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn
+from ariane.net.requests.served_requests import BATCH_BYTES_MAX
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import JSON_FORM, PREFIX
 from ariane.protocol.records.queue_entry import ENTRY_SIZE, OFFSET_AND_SIZE
