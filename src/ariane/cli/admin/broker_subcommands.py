@@ -164,9 +164,9 @@ def switch(
 
 
 def demote(broker: BrokerNameOnly, session: ChangeSession) -> None:
-    """Let any other member of a broker set with failover become its master; the former one is not elected again at once.
+    """Let any other member of a broker set with failover become its master.
 
-    Nothing acknowledged is lost.
+    The former master is not elected again at once. Nothing acknowledged is lost.
     """
     _switch(broker, None, session)
 
