@@ -4,7 +4,8 @@
 
 Tests in DETERMINISTIC control time, disk and network: a failure there is a defect and fails at once. All other tests start servers,
 JVMs and Spark on a machine that others may load. As many as MAX_RERUN of these are run again, one after another on a machine that
-is quiet by then. A test that passes then is flaky, which is a defect as well (CONTRIBUTING.md), but not one of this change.
+is quiet by then. A test that passes then is flaky, which is a defect as well (CONTRIBUTING.md), but not one of this change: it does
+not fail the run, but the last lines name it, and so does the file FLAKY.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAST_FAILED = Path("v", "cache", "lastfailed")
+FLAKY = Path("build", "flaky-tests.txt")  # of the last run; `.ci/run` removes that of the run before
 DETERMINISTIC = ("tests/unit/", "tests/property/", "tests/simulation/", "tests/crash/", "tests/style/")
 MAX_RERUN = 3
 TEST_TIMEOUT_S = 900
@@ -70,9 +72,21 @@ def run_alone(test: str) -> bool:
     return done.returncode == 0 and f"PASSED {test}" in done.stdout.splitlines()
 
 
+def report_flaky(lines: Sequence[str]) -> list[str]:
+    """Write the lines about flaky tests into the file, and return the last line of the run; none without flaky tests."""
+    flaky = [line for line in lines if line.startswith("flaky: ")]
+    if not flaky:
+        return []
+    path = ROOT / FLAKY
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in flaky), encoding="utf-8")
+    count = "1 FLAKY TEST" if len(flaky) == 1 else f"{len(flaky)} FLAKY TESTS"
+    return [f"ci: {count}, listed in {FLAKY}: a test that passes only on its second run is a defect"]
+
+
 def main(cache: Path) -> int:
     status, lines = judge(read_failed(cache), run_alone)
-    for line in lines:
+    for line in (*lines, *report_flaky(lines)):
         print(line, flush=True)
     return status
 

@@ -64,3 +64,13 @@ def test_a_skipped_test_has_not_passed(tmp_path: Path, monkeypatch: pytest.Monke
     )
     outcomes = [rerun.run_alone(f"test_z.py::test_{name}") for name in ("passes", "fails", "skips")]
     assert outcomes == [True, False, False]
+
+
+def test_flaky_tests_are_listed_in_a_file_and_in_the_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rerun, "ROOT", tmp_path)
+    assert rerun.report_flaky([f"ci: failed twice: {INTEROP[0]}"]) == []
+    assert not (tmp_path / rerun.FLAKY).exists()
+    _, lines = rerun.judge(INTEROP[:2], lambda test: test == INTEROP[0])
+    (last,) = rerun.report_flaky(lines)
+    assert last.startswith("ci: 1 FLAKY TEST, listed in build/flaky-tests.txt")
+    assert (tmp_path / rerun.FLAKY).read_text() == f"flaky: passed on the second run: {INTEROP[0]}\n"
