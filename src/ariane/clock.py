@@ -62,6 +62,14 @@ class SystemClock:
 SYSTEM_CLOCK: Clock = SystemClock()
 
 
+def utc_of(ms: int) -> datetime | None:
+    """Return a time; None if no calendar has it, because producers may send any number."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
 def ms_of(time: datetime) -> int:
     """Return `time` in whole milliseconds since the epoch. A time without a zone is taken as UTC."""
     # Integer division of durations: `timestamp()` would go through a float, too.

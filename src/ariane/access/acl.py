@@ -69,11 +69,6 @@ class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
     def __repr__(self) -> str:
         return f"AccountEntry({self.access_key!r}, ...)"
 
-    @property
-    def has_reference(self) -> bool:
-        """Return whether the secret key is not in the file."""
-        return self.secret_key_file is not None or self.secret_key_variable is not None
-
 
 class AclFile(msgspec.Struct, frozen=True, rename="camel"):
     """A plain_acl.yml. The broker maintains `data_version`, a list with one element."""

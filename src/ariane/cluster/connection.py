@@ -44,7 +44,6 @@ T = TypeVar("T")
 ROUTE_REFRESH_S = 30.0  # between two fetches of a route by a client, by default of Java's and ours
 REFRESH_MARGIN_S = 1.0
 TIMEOUT_MS = 5_000.0  # of one request, as in Java's tools
-SLOW_TIMEOUT_MS = 15_000.0  # of requests for which a broker visits every queue or asks a client
 
 
 class BrokerServer(NamedTuple):

@@ -6,7 +6,6 @@ import re
 
 import msgspec
 
-PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1

@@ -18,6 +18,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.store.disk.files import Usage
@@ -73,13 +74,45 @@ def _parts(change: Change, rng: random.Random) -> list[Change]:
     return parts
 
 
-class FakeDisk:
+File = TypeVar("File")
+
+
+class MemoryTree(Generic[File]):
+    """Names of files and directories in memory."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, File] = {}  # by path
+        self._directories = {"", "/"}  # created ones and both roots
+
+    def listdir(self, path: str) -> list[str]:
+        if path in self._files:
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        start = path + "/"
+        names = (*self._files, *self._directories)
+        return sorted({name[len(start) :].split("/")[0] for name in names if name.startswith(start)})
+
+    def make_dirs(self, path: str) -> list[str]:
+        """Create directories, durably: losing one means losing the names in it, which SurvivingData covers."""
+        created = []
+        while path not in self._directories:
+            if path in self._files:
+                raise FileExistsError(errno.EEXIST, "file exists", path)
+            created.append(path)
+            path = _parent(path)
+        self._directories.update(created)
+        return [_parent(directory) for directory in created]
+
+
+class FakeDisk(MemoryTree[_FakeFile]):
     """A `Disk` in memory.
 
     `changes` counts the changes so far; `fail` is called with kind and path before each of them and may raise.
     """
 
     def __init__(self, room: int | None = None) -> None:
+        super().__init__()
         self.changes = 0
         self.power_off_at: int | None = None  # the power fails at the change of this number; None: never
         self.torn_at: int | None = None  # how many bytes of the write at `power_off_at` reach the file; None for none
@@ -87,13 +120,11 @@ class FakeDisk:
         self.room = room  # capacity for written data in bytes; None for no limit
         self.now_ms: Callable[[], int] = lambda: 0  # clock for the modification times of files
         self.used: Usage | None = None  # result of `usage`; None to compute it from `room`
-        self._files: dict[str, _FakeFile] = {}  # content by path, as the running program sees it
         # Directory entries that survive a power loss; the content of their files may be older.
         self._durable_names: dict[str, _FakeFile] = {}
         # Created and removed names (None) since the last fsync of their directory, oldest first. A power loss may undo each
         # of them.
         self._names_pending: list[tuple[str, _FakeFile | None]] = []
-        self._directories = {"", "/"}  # created ones and both roots
         # Path and file, so that a handle outlives the removal of its name as on POSIX.
         self._handles: dict[int, tuple[str, _FakeFile]] = {}
         self._numbers = itertools.count(3)  # from 3, like descriptors after stdin, stdout and stderr
@@ -190,29 +221,6 @@ class FakeDisk:
     def modified_ms(self, path: str) -> int | None:
         file = self._files.get(path)
         return None if file is None else file.modified_ms
-
-    def listdir(self, path: str) -> list[str]:
-        if path in self._files:
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
-        if path not in self._directories:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-        names = {
-            name[len(path) + 1 :].split("/")[0]
-            for name in (*self._files, *self._directories)
-            if name.startswith(path + "/")
-        }
-        return sorted(names)
-
-    def make_dirs(self, path: str) -> list[str]:
-        """Create directories, durably: losing one means losing the names in it, which SurvivingData covers."""
-        created = []
-        while path not in self._directories:
-            if path in self._files:
-                raise FileExistsError(errno.EEXIST, "file exists", path)
-            created.append(path)
-            path = _parent(path)
-        self._directories.update(created)
-        return [_parent(directory) for directory in created]
 
     def rename(self, source: str, target: str) -> None:
         if source not in self._files:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from ariane.clock import Clock
 from ariane.kernels.pulls.pull_selection import FileMap
 from ariane.store.disk.files import SystemDisk, Usage
+from ariane.testing.disk import MemoryTree
 
 SIZE = 1 << 40  # bytes of a disk in memory, as far as `usage` is concerned
 
@@ -79,17 +80,16 @@ class _MemoryFile:
         self.unflushed.append((offset, replaced, len(self.data), self.size))
 
 
-class MemoryDisk:
+class MemoryDisk(MemoryTree[_MemoryFile]):
     """A `Disk` in memory."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__()
         self.is_full = False  # set by tests: files take no more room
         self._clock = clock  # modification times
         self._lock = threading.Lock()  # protects the tables of names: flushes run in threads
-        self._files: dict[str, _MemoryFile] = {}  # by path
         # What each name meant before its change, None for no file; until the flush of its directory. Oldest first.
         self._names_unflushed: list[tuple[str, _MemoryFile | None]] = []
-        self._directories = {"", "/"}  # created ones and both roots
         # By handle: a file stays readable after its name is removed, as on POSIX. None: a directory.
         self._handles: dict[int, _MemoryFile | None] = {}
         self._locked: dict[int, str] = {}  # locked paths by handle
@@ -169,24 +169,11 @@ class MemoryDisk:
 
     def listdir(self, path: str) -> list[str]:
         with self._lock:
-            if path in self._files:
-                raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
-            if path not in self._directories:
-                raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-            start = path + "/"
-            names = (*self._files, *self._directories)
-            return sorted({name[len(start) :].split("/")[0] for name in names if name.startswith(start)})
+            return super().listdir(path)
 
     def make_dirs(self, path: str) -> list[str]:
         with self._lock:
-            created = []
-            while path not in self._directories:
-                if path in self._files:
-                    raise FileExistsError(errno.EEXIST, "file exists", path)
-                created.append(path)
-                path = _parent(path)
-            self._directories.update(created)
-            return [_parent(directory) for directory in created]
+            return super().make_dirs(path)
 
     def rename(self, source: str, target: str) -> None:
         with self._lock:

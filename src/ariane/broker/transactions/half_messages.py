@@ -27,6 +27,7 @@ from ariane.model.message import (
 )
 from ariane.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from ariane.protocol.records import properties, record
+from ariane.protocol.records.properties import parse_number
 from ariane.protocol.records.record import Record
 from ariane.store.message_store import RecordDraft
 
@@ -150,8 +151,3 @@ def ended_offsets(op: Record) -> list[int]:
         log.error("Ignoring op message %d without tag %s", op.queue_offset, END_TAG)
         return []
     return [parse_number(text, -1) for text in op.body.decode("ascii", "replace").split(",")]
-
-
-def parse_number(text: str | None, default: int = 0) -> int:
-    """Return a decimal number; `default` for other texts."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else default

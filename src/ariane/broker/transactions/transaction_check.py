@@ -34,6 +34,7 @@ from ariane.model.message import (
 )
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from ariane.protocol.records import record
+from ariane.protocol.records.properties import parse_number
 from ariane.protocol.records.record import Record
 from ariane.protocol.requests.messaging import CheckTransactionState
 
@@ -159,7 +160,7 @@ class TransactionChecker:
             self._count_unreadable(offset, error)
             return None
         root = half_messages.root_of(table, offset)
-        checks = max(half_messages.parse_number(table.get(CHECK_TIMES)), self._uncopied.get(offset, 0))
+        checks = max(parse_number(table.get(CHECK_TIMES)), self._uncopied.get(offset, 0))
         first_ms = half.store_ms if root == offset or checks else self._stored_ms(root)
         state = HalfMessageState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
         decision = decide_check(state, this_round.now_ms, self._timeout_ms, self._checks_max)

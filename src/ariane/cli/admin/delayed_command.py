@@ -12,7 +12,8 @@ from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import number_option
 from ariane.cli.options.time_options import parse_duration_ms
 from ariane.cli.output.help_format import create_app
-from ariane.cli.output.message_table import message_lines, time_text, utc
+from ariane.cli.output.message_table import message_lines, time_text
+from ariane.clock import utc_of
 
 if TYPE_CHECKING:
     from ariane.cluster.messages.delayed_messages import DelayedMessage
@@ -86,7 +87,7 @@ def _table(messages: list[DelayedMessage]) -> Table:
     names = ("due (UTC)", "in", "topic", "message id", "keys", "level")
     rows = tuple(
         (
-            utc(delayed.due_ms),
+            utc_of(delayed.due_ms),
             _remaining(delayed.due_ms),
             delayed.topic,
             delayed.message.message_id,

@@ -14,7 +14,8 @@ from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import flag_option, group_option, number_option, text_option, topic_option
 from ariane.cli.options.time_options import StoreTimeOptions, parse_duration_ms
 from ariane.cli.output.help_format import create_app
-from ariane.cli.output.message_table import clock_remarks, message_lines, message_table, time_text, utc
+from ariane.cli.output.message_table import clock_remarks, message_lines, message_table, time_text
+from ariane.clock import utc_of
 from ariane.errors import UsageError
 from ariane.model.quantities import count_text
 
@@ -319,7 +320,7 @@ def _trace_table(traces: TraceRows) -> Table:
             "sent" if row.kind == "Pub" else "consumed",
             row.group,
             row.client_host,
-            None if row.time_ms is None else utc(row.time_ms),
+            None if row.time_ms is None else utc_of(row.time_ms),
             row.cost_ms,
             "ok" if row.is_success else "failed",
         )

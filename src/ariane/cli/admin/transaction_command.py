@@ -10,7 +10,7 @@ from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterN
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import flag_option, number_option
 from ariane.cli.output.help_format import create_app
-from ariane.cli.output.message_table import utc
+from ariane.clock import utc_of
 
 if TYPE_CHECKING:
     from ariane.cluster.messages.transaction_admin import HalfMessage
@@ -78,7 +78,7 @@ def _table(messages: list[HalfMessage]) -> Table:
     names = ("stored (UTC)", "message id", "topic", "group", "keys", "checks")
     rows = (
         (
-            utc(half.stored_ms if half.first_stored_ms is None else half.first_stored_ms),
+            utc_of(half.stored_ms if half.first_stored_ms is None else half.first_stored_ms),
             half.unique_key,
             half.topic,
             half.group,

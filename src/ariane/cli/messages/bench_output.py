@@ -24,7 +24,6 @@ SHOWN_PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 LINE_INTERVAL_S = 10.0  # between two lines of progress where standard error is not a terminal
 BAR_WIDTH = 20
 MIB = 1024 * 1024
-CONSUMER_NAMES = {Role.CONSUME: "consumer", Role.REPLY: "replier"}
 
 
 # --- progress ---

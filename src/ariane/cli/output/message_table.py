@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ariane.cli.output.value_format import escape_control
+from ariane.clock import utc_of
 from ariane.model.born_time import ClockDifference, compare_clocks
 from ariane.model.host import ip_of
 from ariane.model.message import RETRY_TOPIC, ReceivedMessage
@@ -19,17 +20,9 @@ BODY_SHOWN = 4_000  # characters of a body; --json has all
 LABEL_WIDTH = 12
 
 
-def utc(ms: int) -> datetime | None:
-    """Return a time; None if no calendar has it, because producers may send any number."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-
-
 def time_text(ms: int) -> str:
     """Return a time in UTC with milliseconds; the number if no calendar has it."""
-    time = utc(ms)
+    time = utc_of(ms)
     return str(ms) if time is None else f"{time:%Y-%m-%d %H:%M:%S}.{ms % 1000:03} UTC"
 
 
@@ -42,7 +35,7 @@ def message_table(messages: Sequence[ReceivedMessage], *, with_origin: bool = Fa
         names[2:2] = ["topic", "retries"]
     rows = []
     for message in messages:
-        row: list[datetime | str | int | None] = [utc(message.store_ms), message.message_id]
+        row: list[datetime | str | int | None] = [utc_of(message.store_ms), message.message_id]
         if with_origin:
             row += [message.properties.get(RETRY_TOPIC, message.topic), message.reconsume_times]
         rows.append((*row, message.tags, " ".join(message.keys), len(message.body)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import json_option, number_option, path_option
 from ariane.cli.output import value_format
 from ariane.cli.output.help_format import create_app
+from ariane.clock import utc_of
 from ariane.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -210,11 +210,8 @@ def _line(row: dict[str, object]) -> str:
     """Return one line of text for a message, with control characters escaped."""
     store_ms = row["store_ms"]
     assert isinstance(store_ms, int)
-    try:
-        # A damaged record may have any number as its time.
-        stored = f"{datetime.datetime.fromtimestamp(store_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-    except (OverflowError, ValueError, OSError):
-        stored = f"{store_ms} ms"
+    time = utc_of(store_ms)  # a damaged record may have any number
+    stored = f"{store_ms} ms" if time is None else f"{time:%Y-%m-%d %H:%M:%S.%f}"[:-3]
     text = f"{row['offset']} {row['topic']}-{row['queue']} #{row['number']} {stored} {row['size']} B"
     if not row["crc_is_right"]:
         text += " (body CRC mismatch)"

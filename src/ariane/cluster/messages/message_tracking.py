@@ -15,6 +15,7 @@ import msgspec
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change
 from ariane.cluster.messages.message_query import MessageOperations
 from ariane.cluster.messages.queue_reading import readable_servers
+from ariane.cluster.topics.topic_queries import TopicQueries
 from ariane.errors import ArianeError, NotFound, ProtocolError, ReplyError
 from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
@@ -22,8 +23,7 @@ from ariane.model.topic import TRACE_TOPIC
 from ariane.model.trace_event import ConsumeEndEvent, PublishEvent
 from ariane.protocol import fastjson, trace_codec
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests.admin import ConsumerConnection, TopicRef
-from ariane.protocol.requests.brokers import GroupList
+from ariane.protocol.requests.admin import ConsumerConnection
 from ariane.protocol.requests.callbacks import ConsumeDirectly
 from ariane.protocol.requests.clients import BROADCASTING, GroupRef, SubscriptionData
 from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, by_queue
@@ -108,7 +108,7 @@ class DirectConsumption(msgspec.Struct, frozen=True, rename="camel"):
         return self.consume_result in ("CR_SUCCESS", "CR_COMMIT")
 
 
-class MessageTrackOperations(MessageOperations):
+class MessageTrackOperations(TopicQueries, MessageOperations):
     """Operations that follow messages to their consumers."""
 
     async def track(self, message: ReceivedMessage) -> TracksResult:
@@ -119,16 +119,10 @@ class MessageTrackOperations(MessageOperations):
         """
         topic = message.queue.topic
         servers = readable_servers(await self.routing.fetch_route(topic))
-
-        async def groups(server: BrokerServer) -> tuple[str, ...]:
-            answer = await self.request(server.addr, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRef(topic))
-            return fastjson.decode(answer.body, GroupList).group_list
-
-        answers = await self.ask_all(servers, groups)
-        names = sorted({name for _, some in answers.values for name in some})
+        groups, unavailable = await self.list_groups_of(topic, servers)
         masters = await self.select_brokers()
-        tracks = [await self._track_in_group(message, name, masters) for name in names]
-        return TracksResult(tracks, answers.unavailable)
+        tracks = [await self._track_in_group(message, group, masters) for group in groups]
+        return TracksResult(tracks, unavailable)
 
     async def query_trace(self, unique_key: str, trace_topic: str = TRACE_TOPIC) -> TraceRows:
         """Return the sends and consumptions of a message that clients reported to a trace topic.

@@ -26,6 +26,7 @@ from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.records import record
+from ariane.protocol.records.properties import parse_number
 from ariane.protocol.records.record import Record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
@@ -205,7 +206,7 @@ async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> Br
 
 
 def _is_checked(half: Record) -> bool:
-    return _number(half.property_map().get(CHECK_TIMES)) > 0
+    return parse_number(half.property_map().get(CHECK_TIMES)) > 0
 
 
 def _described(name: str, addr: str, half: Record, first: Record | None) -> HalfMessage:
@@ -214,11 +215,11 @@ def _described(name: str, addr: str, half: Record, first: Record | None) -> Half
         broker=name,
         addr=addr,
         topic=table.get(REAL_TOPIC, ""),
-        queue_id=_number(table.get(REAL_QID), -1),
+        queue_id=parse_number(table.get(REAL_QID), -1),
         group=table.get(PGROUP, ""),
         unique_key=table.get(UNIQ_KEY, ""),
         keys=table.get(KEYS, ""),
-        checks=_number(table.get(CHECK_TIMES)),
+        checks=parse_number(table.get(CHECK_TIMES)),
         immunity_s=table.get(CHECK_IMMUNITY_TIME),
         first_stored_ms=first.store_ms if first is not None else None,
         stored_ms=half.store_ms,
@@ -227,11 +228,6 @@ def _described(name: str, addr: str, half: Record, first: Record | None) -> Half
         queue_offset=half.queue_offset,
         offset_message_id=ids.offset_message_id(half.store_host, half.offset),
     )
-
-
-def _number(text: str | None, default: int = 0) -> int:
-    """Return a decimal number; `default` for other texts."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else default
 
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str) -> tuple[int, int]:

@@ -47,3 +47,8 @@ def first_value(text: str, name: str) -> str:
         if found == name and value:
             return value
     return ""
+
+
+def parse_number(text: str | None, default: int = 0) -> int:
+    """Return the decimal number of a property; `default` for other texts."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else default

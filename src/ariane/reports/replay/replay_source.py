@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ariane.clock import utc_of
 from ariane.cluster.messages.replay import OriginalMessage, RecordId
 from ariane.errors import (
     ProtocolError,
@@ -254,8 +254,8 @@ def _archive_values(item: Record, broker: str) -> list[object]:
         "tags": properties.get(TAGS),
         "properties": {"key": list(properties), "value": list(properties.values())},
         "body": _original_of_record(item, broker).body,
-        "born_timestamp": _time(item.born_ms),
-        "store_timestamp": _time(item.store_ms),
+        "born_timestamp": utc_of(item.born_ms),
+        "store_timestamp": utc_of(item.store_ms),
         "born_host": host.text(item.born_host),
         "store_host": host.text(item.store_host),
         "reconsume_times": item.reconsume_times,
@@ -282,11 +282,3 @@ def _original_of_record(item: Record, broker: str) -> OriginalMessage:
         item.flag,
         sys_flag,
     )
-
-
-def _time(ms: int) -> datetime | None:
-    """Return a time; None if it is out of range, because producers may send any number."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
