@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ariane.cluster.servers.broker_sets import BrokerSet
     from ariane.reports.report import Table
 
-app = create_app("Print the state of all servers, maintain brokers, and change settings of the name servers.")
+app = create_app("Print the state of all servers, maintain brokers, set keys of name servers.")
 
 Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace of the key.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Name of the value.")]
@@ -187,10 +187,11 @@ def rebalance(
     route_refresh: RouteRefresh = 30.0,
     session: ChangeSession,
 ) -> None:
-    """Move the queues of a topic to other brokers, without a lost message and in the order of each key.
+    """Move the queues of a topic to other brokers.
 
-    Producers send to the new queues at once. Consumers see these when all groups have consumed the former queues,
-    which stay readable. The same command continues a move that was interrupted.
+    No message is lost, and those of each key stay in their order. Producers send to the new queues at once. Consumers
+    see these when all groups have consumed the former queues, which stay readable. The same command continues a move
+    that was interrupted.
     """
     targets = [name.strip() for name in to.split(",") if name.strip()]
     steps: list[str] = []
