@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.failover import supervisor
 from ariane.broker.failover.supervisor import FailoverBroker
+from ariane.cli import main
 from ariane.failover.member_state import MemberRole
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
 from ariane.testing.disk import FakeDisk, SurvivingData
+from etcd_cluster import PROGRAM, REASON, EtcdCluster
 from failover_members import MemoryCoordination, configs_of, has_all, leads, members, put, until
+from failover_processes import BROKER_NAME, broker_set
 
 NEVER_MS = 600_000
 
@@ -99,3 +105,40 @@ def test_without_flushes_no_member_leads_until_the_operator_accepts_the_loss(mon
             assert [path for path in disks["a"].paths() if "/cut/" in path], "what only a had is kept aside"
 
     asyncio.run(work())
+
+
+@pytest.mark.skipif(PROGRAM is None, reason=REASON)
+def test_the_command_promotes_a_member_of_a_set_without_one(tmp_path: Path) -> None:
+    """Three processes are killed, and start as after another start of their machines."""
+    etcd = EtcdCluster(tmp_path, 1)
+
+    async def work() -> None:
+        async with asyncio.timeout(120), broker_set(tmp_path / "set", etcd.urls) as (brokers, namesrv):
+            for process in brokers.members.values():
+                process.kill()
+            for process in brokers.members.values():
+                identity = process.store / "ariane" / "member"
+                identity.write_text(json.dumps(json.loads(identity.read_text()) | {"boot_id": "former"}))
+                process.start()
+            while {(await brokers.describe(name)).get("failoverRole") for name in "abc"} != {"FOLLOWER"}:
+                await asyncio.sleep(0.1)
+
+            async def promote(*options: str) -> str:
+                command = ["broker", "promote", BROKER_NAME, "--member", "b", "-n", namesrv, *options]
+                result = await asyncio.to_thread(CliRunner().invoke, main.app, command)
+                return f"{result.output}{result.exception or ''}"
+
+            assert "ariane broker promote --accept-loss" in await promote()
+            planned = await promote("--accept-loss", "--dry-run")
+            assert "bytes that may be lost" in planned
+            assert "would let b lead broker-a with its log up to" in planned
+            assert not [name for name in "abc" if (await brokers.describe(name)).get("failoverRole") == "MASTER"]
+            assert "b is the master of broker-a, after" in await promote("--accept-loss")
+            assert await brokers.complete(3) == "b"
+            assert "b is the master of broker-a: promote without this option" in await promote("--accept-loss")
+
+    etcd.start()
+    try:
+        asyncio.run(work())
+    finally:
+        etcd.stop()
