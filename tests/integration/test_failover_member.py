@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 
+import pytest
 from msgspec.structs import replace
 
 from ariane.broker.failover.supervisor import FailoverBroker
@@ -276,5 +277,30 @@ def test_a_log_without_a_common_record_is_put_aside_as_a_whole() -> None:
             ends = [broker.broker.services.store.commit_log_max for broker in brokers.values()]
             assert ends == [end, end]
             assert [path for path in disks["b"].paths() if path.startswith("/store/cut/")]
+
+    asyncio.run(work())
+
+
+def test_a_flush_that_fails_at_the_start_of_a_process_ends_the_incarnation() -> None:
+    """The kernel reports a failed writeback of a killed process once, to the first flush of the next one."""
+
+    async def work() -> None:
+        config, disk, service = config_of(), FakeDisk(), MemoryCoordination()
+        async with member(config, disk, service, creates_set=True) as broker:
+            await leads(broker)
+            put(broker)
+            killed = disk.after_kill()
+        former = stored_incarnation(killed)
+
+        def fail(kind: str, path: str) -> None:
+            if "commitlog" in path and kind == "fsync":
+                raise OSError(errno.EIO, "I/O error", path)
+
+        killed.fail = fail
+        with pytest.raises((OSError, StoreError)):
+            async with member(config, killed, service):
+                pass
+        killed.fail = lambda kind, path: None
+        assert stored_incarnation(killed) != former
 
     asyncio.run(work())

@@ -6,13 +6,14 @@ the set has admitted it again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import msgspec
 
 from ariane.broker.failover.waiting import retried
 from ariane.broker.replication.member_identity import MemberIdentity
-from ariane.errors import StoreError
+from ariane.errors import FlushFailed, StoreError, StoreLocked
 from ariane.failover.agent import FailoverAgent
 from ariane.net.tasks import BackgroundTasks
 from ariane.store.message_store import MessageStore
@@ -41,6 +42,17 @@ class Incarnation:
             self.renew(lost)
             if leads:
                 raise StoreError(lost)
+
+    def check_start(self, error: Exception) -> None:
+        """Begin another incarnation if the disk failed while a store was opened, stored when this returns.
+
+        The kernel reports a failed writeback once: to the flush of this start, if the process that wrote the records was killed.
+        The next start would find nothing.
+        """
+        is_of_disk = isinstance(error, OSError | FlushFailed) or isinstance(error.__cause__, OSError)
+        if is_of_disk and not isinstance(error, StoreLocked):
+            with contextlib.suppress(OSError):  # the former one is removed then
+                self.replace(f"the disk failed at the start: {error}")
 
     def on_failure(self, store: MessageStore, reason: object) -> bool:
         """Note that a store failed, or was not closed in order; return whether that is new."""

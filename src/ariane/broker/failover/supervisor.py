@@ -46,7 +46,7 @@ from ariane.broker.failover.waiting import RETRY_S, SystemBootClock, retried
 from ariane.broker.replication.member_identity import log_is_empty, open_identity, read_boot_id
 from ariane.broker.replication.membership import Membership
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, CoordinationUnavailable, FlushFailed, StoreError
+from ariane.errors import ArianeError, CoordinationUnavailable, StoreError
 from ariane.failover import decisions
 from ariane.failover.agent import FailoverAgent
 from ariane.failover.coordination import Coordination
@@ -268,8 +268,8 @@ class FailoverBroker:
         started = time.monotonic()
         try:
             await broker.__aenter__()
-        except (FlushFailed, OSError):
-            self._incarnation.renew("a flush failed at the start")
+        except (StoreError, OSError) as error:
+            self._incarnation.check_start(error)
             raise
         self._broker, self._membership, self.addr = broker, membership, broker.addr
         self._accept_empty_log = False  # accepted once
