@@ -71,7 +71,7 @@ class FailoverChecker:
     def on_promoted(self, name: str, epoch: int, log: Sequence[LogEntry]) -> None:
         """A member is ready to serve an epoch."""
         if epoch < max(self.holders, default=0):
-            return  # it was paused meanwhile, and its lease ended: it is no later master, and must not answer (13)
+            return  # it was paused, and its lease ended: another member led since, and this one must not answer (13)
         if self.holders.setdefault(epoch, name) != name:
             raise InvariantBroken(f"6: {name} and {self.holders[epoch]} hold epoch {epoch}")
         for position, value in self.acknowledged.items():
