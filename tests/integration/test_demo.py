@@ -29,7 +29,7 @@ def test_a_killed_broker_loses_and_reorders_no_messages(tmp_path: Path):
         pytest.skip(fault)
     environment = {**os.environ, "TMPDIR": str(tmp_path), "ARIANE_HOME": str(tmp_path / "none")}
     namesrv, broker = map(str, free_ports())
-    ports = ["--namesrv-port", namesrv, "--broker-port", broker]
+    ports = ["--namesrv-port", namesrv, "--broker-port", broker, "--grpc-port", "0"]
     ariane = [sys.executable, "-m", "ariane.cli"]
     out, errors = tmp_path / "demo.out", tmp_path / "demo.err"
     with out.open("w") as output, errors.open("w") as reported:

@@ -24,6 +24,7 @@ from ariane.testing.java import free_ports
 @contextmanager
 def up(home: Path, ports: tuple[int, int], *options: str) -> Iterator[subprocess.Popen[str]]:
     arguments = ["--home", str(home), "--namesrv-port", str(ports[0]), "--broker-port", str(ports[1])]
+    arguments += ["--grpc-port", "0"]
     arguments += options or ["--no-console"]
     with (home.parent / "up.out").open("w") as out:
         process = subprocess.Popen(
@@ -83,6 +84,15 @@ def test_a_killed_broker_restarts_on_the_same_port_and_sigterm_stops_everything(
     assert not alive(second)
     assert not alive(name_server)
     assert sorted(path.name for path in home.glob("*.pid")) == ["up.pid"]
+
+
+def test_clients_of_rocketmq_5_have_a_port(home: Path):
+    with up(home, free_ports()) as process:
+        until(lambda: "ready     broker for clients of RocketMQ 5: 127.0.0.1:" in said(home))
+        port = int(said(home).split("for clients of RocketMQ 5: 127.0.0.1:")[1].split()[0])
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_no_server_outlives_a_killed_parent(home: Path):

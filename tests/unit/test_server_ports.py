@@ -50,15 +50,15 @@ def test_a_demo_moves_to_a_free_port_and_prints_it(used: int) -> None:
 def test_the_default_port_of_the_console_gives_way_to_the_next_free_one(used: int) -> None:
     lines: list[str] = []
     reserved = {used + 1}
-    port = server_ports.choose_next_port("--console-port", used, lines.append, reserved)
+    port = server_ports.choose_next_port("--console-port", used, lines.append, reserved, server="the console")
     assert port > used + 1
     assert lines == [f"port {used} is in use, the console uses {port}"]
 
 
 def test_a_free_default_port_is_used_without_a_line(used: int) -> None:
     lines: list[str] = []
-    port = server_ports.choose_next_port("--console-port", used, lambda line: None, ())
-    assert server_ports.choose_next_port("--console-port", port, lines.append, ()) == port
+    port = server_ports.choose_next_port("--console-port", used, lambda line: None, (), server="the console")
+    assert server_ports.choose_next_port("--console-port", port, lines.append, (), server="it") == port
     assert lines == []
 
 

@@ -59,8 +59,15 @@ def choose_port(
     raise ConfigError(option, port, "no free port found; specify one")
 
 
-def choose_next_port(option: str, port: int, print_line: PrintLine, reserved: Collection[int]) -> int:
+def choose_next_port(option: str, port: int, print_line: PrintLine, reserved: Collection[int], *, server: str) -> int:
     """Return `port`, or the first one above it that is neither in use nor reserved.
+
+    Args:
+        option: Named by the error.
+        port: Preferred port.
+        print_line: Prints the port that `server` uses instead.
+        reserved: Ports of servers that are not started yet.
+        server: Who needs the port, in that line.
 
     Raises:
         ConfigError: none of the next PORT_TRIES ports is free.
@@ -68,7 +75,7 @@ def choose_next_port(option: str, port: int, print_line: PrintLine, reserved: Co
     for candidate in range(port, min(port + PORT_TRIES, shared_options.PORT_MAX + 1)):
         if candidate not in reserved and port_fault(candidate, (0,)) is None:
             if candidate != port:
-                print_line(f"port {port} is in use, the console uses {candidate}")
+                print_line(f"port {port} is in use, {server} uses {candidate}")
             return candidate
     raise ConfigError(option, port, f"no free port from {port} to {port + PORT_TRIES - 1}; specify one")
 

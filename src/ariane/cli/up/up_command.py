@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shlex
 import time
 from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
@@ -40,6 +42,7 @@ T = TypeVar("T")
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
+GRPC_PORT = 8081
 INTERRUPTED = 130  # exit status after SIGINT, as in shells
 KILL_EVERY_S = 60.0
 KILLS = 3
@@ -102,6 +105,10 @@ def up(
     console_port: Annotated[
         int | None, port_option(help=f"Port of the web console.  [default: {CONSOLE_PORT}, or the next free one]")
     ] = None,
+    grpc_port: Annotated[
+        int | None,
+        port_option(help=f"Port for clients of RocketMQ 5.  [default: {GRPC_PORT}, or the next free one]"),
+    ] = None,
     no_console: Annotated[bool, flag_option("--no-console", "Omit the web console.")] = False,
     tls: Annotated[bool, flag_option("--tls", "Accept encrypted connections only; create certificates once.")] = False,
 ) -> None:
@@ -129,6 +136,8 @@ def up(
         ports = chooser.choose(namesrv_port, broker_port, planned, has_etcd=failover)
         if not no_console and not exit_after:
             ports = ports._replace(console=chooser.choose_console(console_port))
+        if grpc_port is not None or find_spec("grpc"):  # otherwise the extra is not installed
+            ports = ports._replace(grpc=chooser.choose_grpc(grpc_port, planned))
         try:
             files = local_authority.ensure(directory / homes.TLS, datetime.now(UTC)) if tls else None
             run = Run(directory, planned, ports, files)
@@ -146,6 +155,8 @@ class Ports(NamedTuple):
     etcd: tuple[int, int] | None
     """Ports for clients and for other members."""
     console: int | None
+    grpc: Mapping[str, int] = {}
+    """Of masters, by the name of the process: those for clients of RocketMQ 5."""
 
 
 class Run(NamedTuple):
@@ -211,8 +222,24 @@ class PortChooser:
     def choose_console(self, port: int | None) -> int:
         # Many programs use the console's port, and a broker has to start whether or not one of them runs.
         if port is None:
-            return server_ports.choose_next_port("--console-port", CONSOLE_PORT, print_line, self._reserved)
+            return self._choose_next("--console-port", CONSOLE_PORT, "the console")
         return self._choose("--console-port", port)
+
+    def choose_grpc(self, port: int | None, planned: list[PlannedBroker]) -> dict[str, int]:
+        """Return the ports for clients of RocketMQ 5. Slaves and members of broker sets have none."""
+        masters = [each.process for each in planned if not each.is_optional and not each.member]
+        ports: dict[str, int] = {}
+        for process in masters:
+            if port == 0 or (port is not None and not ports):
+                ports[process] = self._choose("--grpc-port", port)
+            else:
+                ports[process] = self._choose_next("--grpc-port", port or GRPC_PORT, f"{process} for RocketMQ 5")
+        return ports
+
+    def _choose_next(self, option: str, port: int, server: str) -> int:
+        chosen = server_ports.choose_next_port(option, port, print_line, self._reserved, server=server)
+        self._reserved.add(chosen)
+        return chosen
 
     def _choose(self, option: str, port: int, offsets: tuple[int, ...] = (0,)) -> int:
         chosen = server_ports.choose_port(
@@ -233,6 +260,8 @@ async def _up(run: Run, demo: _Demo | None) -> None:
         async with ChildProcesses(run.home, print_line) as programs, contextlib.AsyncExitStack() as background:
             namesrv = await _run_unless(stop, _start_required(programs, run))
             print_line(f"ready     namesrv {namesrv} (NAMESRV_ADDR of clients)")
+            for process, port in run.ports.grpc.items():
+                print_line(f"ready     {process} for clients of RocketMQ 5: {LOOPBACK}:{port}")
             if run.tls is not None:
                 print_line("tls       encrypted connections only; clients need:")
                 for name, value in (
@@ -261,12 +290,21 @@ async def _start_required(programs: ChildProcesses, run: Run) -> str:
     etcd = "" if run.ports.etcd is None else await programs.start(server_programs.etcd(run.home, *run.ports.etcd))
     for planned in run.brokers:
         if not planned.is_optional:
-            await programs.start(server_programs.broker(run.home, planned, namesrv, run.ports.brokers, etcd, run.tls))
+            program = server_programs.broker(run.home, planned, namesrv, run.ports.brokers, etcd, run.tls)
+            await programs.start(_with_grpc(program, run.ports.grpc.get(planned.process)))
     if etcd:
         from ariane.cli.up.failover_demo import wait_complete
 
         await wait_complete(namesrv, _client_settings(run.tls), run.brokers)
     return namesrv
+
+
+def _with_grpc(program: ChildProcess, port: int | None) -> ChildProcess:
+    """Return a broker that serves clients of RocketMQ 5 on a port, if it is not None."""
+    if port is None:
+        return program
+    keys = ("-DgrpcServerEnable=true", f"-DgrpcServerPort={port}")
+    return dataclasses.replace(program, arguments=(*program.arguments, *keys))
 
 
 async def _start_optional(programs: ChildProcesses, run: Run, namesrv: str) -> None:

@@ -1,0 +1,151 @@
+"""The official clients of RocketMQ 5, unmodified, at the gRPC port of our broker: Python 5.1.2, Java 5.2.0 and Node 1.0.8.
+
+Each is fetched once from its package registry, to ARIANE_PEERS_DIR (default ~/.cache/ariane/peers).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ariane.testing import LocalCluster
+
+PROGRAMS = Path(__file__).parent / "official_5x_clients"
+PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
+NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
+JAVA_CLIENT = "rocketmq-client-java-5.2.0.jar"
+TIMEOUT_S = 150.0
+
+
+def fetched(name: str, fetch: Callable[[Path], list[list[str]]]) -> Path:
+    """Return the directory of a client; the first test that needs it runs the commands that fetch it."""
+    root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
+    directory, done = root / name, root / name / "fetched"
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of pytest-xdist share it
+        if not done.exists():
+            for command in fetch(directory):
+                if shutil.which(command[0]) is None:
+                    pytest.skip(f"{command[0]} not found on the PATH")
+                ended = subprocess.run(command, capture_output=True, text=True, check=False)
+                if ended.returncode:
+                    pytest.skip(f"cannot fetch {name}: {(ended.stderr or ended.stdout)[-200:]}")
+            done.touch()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def client_python() -> str:
+    """Return the Python of an environment with the client: its releases of grpcio and protobuf may differ from ours."""
+
+    def fetch(home: Path) -> list[list[str]]:
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "-q", PYTHON_CLIENT]
+        return [[sys.executable, "-m", "venv", str(home)], pip]
+
+    return str(fetched(PYTHON_CLIENT.replace("==", "-"), fetch) / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def java_command() -> list[str]:
+    def fetch(home: Path) -> list[list[str]]:
+        build = [f"-DoutputDirectory={home}", f"-Dproject.build.directory={home}/target"]
+        return [["mvn", "-q", "-B", "-f", str(PROGRAMS / "pom.xml"), "dependency:copy-dependencies", *build]]
+
+    jar = fetched(JAVA_CLIENT.removesuffix(".jar"), fetch) / JAVA_CLIENT
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", str(jar), str(PROGRAMS / "ClientProgram.java")]
+
+
+@pytest.fixture(scope="module")
+def node_modules() -> Path:
+    def fetch(home: Path) -> list[list[str]]:
+        options = ["--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(home)]
+        return [["npm", "install", "--silent", *options, NODE_CLIENT]]
+
+    return fetched(NODE_CLIENT.replace("@", "-"), fetch) / "node_modules"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    pytest.importorskip("grpc", reason="the extra grpc is not installed")
+    with LocalCluster(grpc_server_enable=True, transaction_check_interval=500, transaction_time_out=500) as cluster:
+        for topic in ("Python", "PythonTransactions", "Java", "JavaTransactions", "Node"):
+            cluster.create_topic(topic)
+        yield cluster.broker.grpc_addr
+
+
+def run_python(python: str, address: str, program: str, **values: object) -> list[dict[str, Any]]:
+    """Return the events of a program, which has to end by itself."""
+    arguments = [f"{name}={value}" for name, value in values.items()]
+    command = [python, str(PROGRAMS / "client_program.py"), address, "", "", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events and events[-1] == {"event": "done"}, done.stdout + done.stderr
+    return events[:-1]
+
+
+def test_python_sends_receives_and_recalls_each_kind_of_message(client_python: str, address: str) -> None:
+    *sent, recalled = run_python(client_python, address, "produce", topic="Python")
+    assert recalled == {"event": "recalled", "id": recalled["expected"], "expected": recalled["expected"]}
+    assert [bool(event["recall"]) for event in sent] == [False, False, True]
+
+    received = run_python(client_python, address, "simple", topic="Python", group="simple", count=3)
+    by_body = {event["body"]: event for event in received}
+    assert by_body.keys() == {"normal", "ordered", "delayed"}
+    assert [by_body[body]["id"] for body in ("normal", "ordered", "delayed")] == [event["id"] for event in sent]
+    normal = by_body["normal"]
+    assert (normal["tag"], normal["keys"], normal["properties"]) == ("A", ["key-1"], {"name": "value"})
+    assert by_body["ordered"]["group"] == "group-1"
+    assert not any(event["is_corrupted"] for event in received)
+
+    pushed = run_python(client_python, address, "push", topic="Python", group="push", count=3)
+    assert sorted((event["body"], event["attempt"]) for event in pushed) == [
+        (body, attempt) for body in ("delayed", "normal", "ordered") for attempt in (1, 2)
+    ]
+
+
+def test_transactions_of_python_are_committed_rolled_back_and_checked(client_python: str, address: str) -> None:
+    (checked,) = run_python(client_python, address, "transactions", topic="PythonTransactions")
+    assert checked == {"event": "checked", "body": "checked"}
+    received = run_python(client_python, address, "simple", topic="PythonTransactions", group="transactions", count=2)
+    assert sorted(event["body"] for event in received) == ["checked", "commit"]
+
+
+def test_java_with_its_defaults_which_encrypt(java_command: list[str], address: str) -> None:
+    command = [*java_command, address, "Java", "JavaTransactions", "java"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    events = Counter(done.stdout.splitlines())
+    events.subtract([next(line for line in events if line.startswith("sent normal 01"))])
+    assert events.total() == 18, done.stdout + done.stderr
+    for line in (
+        "recalled recalled true",
+        "checked checked ",
+        "check arrived true",
+        "received normal 1 A [key-normal] {name=value} -",
+        "received ordered 1 - [] {} group-1",
+        "received delayed 1 - [] {} -",
+        *(f"pushed {body} {n}" for body in ("normal", "ordered", "delayed", "commit", "checked") for n in (1, 2)),
+        "push complete true",
+        "done  ",
+    ):
+        assert events[line] == 1, f"{line}: {done.stdout}{done.stderr}"
+
+
+def test_node_sends_receives_and_retries(node_modules: Path, address: str) -> None:
+    command = ["node", str(PROGRAMS / "client_program.js"), address, "Node", "node"]
+    environment = {**os.environ, "NODE_PATH": str(node_modules)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    lines = sorted(line.strip() for line in done.stdout.splitlines())
+    pushed = [f"pushed {body} {attempt}" for body in ("delayed", "normal", "ordered") for attempt in (1, 2)]
+    received = ["received delayed 1", "received normal 1 A", "received ordered 1"]
+    assert lines == ["done", *pushed, *received, "sent"], done.stdout + done.stderr
