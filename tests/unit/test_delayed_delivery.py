@@ -213,6 +213,26 @@ def test_late_deliveries_are_counted() -> None:
     assert (rig.deliveries.counts.late, rig.deliveries.counts.max_late_ms) == (1, 1490)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_cancelled_timer_does_not_hold_back_later_messages(restarts: bool) -> None:
+    rig = Rig()
+    rig.send("cancelled", TIMER_DELAY_MS="60000")
+    rig.deliveries.cancel(0, NOW_MS + 60_000, HOST)
+    rig.store.dispatch_pending()
+    assert rig.deliver() == []
+    if restarts:
+        rig.store.close()
+        rig.open()
+        assert rig.deliver() == []
+    rig.send("soon", TIMER_DELAY_MS="1000")
+    assert rig.store.delayed.next_due_ms() == NOW_MS + 1_000
+    rig.clock.set_ms(NOW_MS + 1_000)
+    assert rig.deliver() == ["soon"]
+    rig.clock.set_ms(NOW_MS + 60_000)
+    assert rig.deliver() == []
+    assert rig.store.delayed.next_due_ms() is None
+
+
 def test_a_cancelled_timer_is_not_delivered_even_after_a_restart() -> None:
     rig = Rig()
     placed = rig.send("no", TIMER_DELAY_MS="10")

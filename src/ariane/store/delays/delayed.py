@@ -164,12 +164,12 @@ class DelayedMessages:
         self._mark(log_end)
         self.has_arrivals = True
 
-    def apply_master_deliveries(self, delivered: Iterable[int], log_end: int) -> None:
-        """Read arrivals on a slave, whose master delivered the records at the offsets `delivered`."""
+    def apply_master_deliveries(self, delivered: Iterable[int], log_end: int, now_ms: int) -> None:
+        """Read arrivals on a slave, whose master delivered the records at the offsets `delivered` until `now_ms`."""
         self.read_arrivals(log_end)
         self._add_delivered(delivered)
         self._levels.forget_heads()
-        self._next_timer()  # settles what was delivered, up to the first pending timer
+        self._next_timer(now_ms)  # settles what was delivered, up to the first pending timer
         self._mark(log_end)
 
     def cancel(self, number: int, cancel_entry: int, log_end: int) -> None:
@@ -195,8 +195,8 @@ class DelayedMessages:
     # --- delivery ---
 
     def next_due_ms(self) -> int | None:
-        """Return when the next message is due; None if nothing is delayed."""
-        timer = self._next_timer()
+        """Return when the next message is due, which may be a cancelled one; None if nothing is delayed."""
+        timer = self._timers.head()
         level_ms = self._levels.next_due_ms()
         if timer is None or level_ms is None:
             return level_ms if timer is None else timer[0]
@@ -204,7 +204,7 @@ class DelayedMessages:
 
     def next_due(self, now_ms: int) -> DueMessage | None:
         """Return the message that has been due longest, until `mark_delivered` is called with it; None if none is due."""
-        timer = self._next_timer()
+        timer = self._next_timer(now_ms)
         due_timer = None
         if timer is not None and timer[0] <= now_ms:
             due_timer = DueMessage(TIMER_TOPIC, TIMER_QUEUE, timer[1], timer[0])
@@ -218,9 +218,12 @@ class DelayedMessages:
             self._levels.mark_delivered(message)
         self._mark(log_end)
 
-    def _next_timer(self) -> Key | None:
-        """Return the first timer that is not settled, and remove those before it."""
-        while (key := self._timers.head()) is not None and self._deliveries.settle(key):
+    def _next_timer(self, now_ms: int) -> Key | None:
+        """Return the first timer, and remove settled ones before it that are due.
+
+        A cancelled timer stays until it would be due: new ones must exceed the last one that was removed (`min_due_ms`).
+        """
+        while (key := self._timers.head()) is not None and key[0] <= now_ms and self._deliveries.settle(key):
             self._timers.advance(key)
             self._mark(self._marks[-1].log_end)
         return key

@@ -93,7 +93,7 @@ class StoreDispatcher:
             self.dispatched, self.dispatched_ms = last.end, last.store_ms
         self._index.on_dispatched(last.end)
         if replica is not None:
-            self._delayed.apply_master_deliveries(replica.delivered, self._log.end)
+            self._delayed.apply_master_deliveries(replica.delivered, self._log.end, self._log.last_ms)
             replica.delivered.clear()
         elif self._appender.has_delayed:
             self._appender.has_delayed = bool(pending)
