@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,8 @@ from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.model.topic import TopicConfig
-from ariane.proxy import api
+from ariane.net.limits.connection_limits import ConnectionLimits
+from ariane.proxy import api, byte_bridge
 from ariane.proxy.conversion.grpc_statuses import StatusCode
 
 TOPIC, GROUP = {"name": "T"}, {"name": "G"}
@@ -424,3 +426,49 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
                 pass
 
     serving(tmp_path / "first", test)
+
+
+@pytest.mark.parametrize("data", [b"\x00" * 64, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 70_000])
+def test_other_protocols_are_closed_and_hold_back_no_call(tmp_path: Path, data: bytes) -> None:
+    async def test(broker: Broker, client: Client) -> None:
+        assert broker.proxy is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.proxy.port)
+        writer.write(data)
+        assert code_of(await client.call("QueryRoute", topic=TOPIC)) == 20000
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()  # until the end
+        writer.close()
+
+    serving(tmp_path, test)
+
+
+def test_a_call_that_is_too_large_or_no_message_is_refused_by_itself(tmp_path: Path) -> None:
+    async def test(broker: Broker, client: Client) -> None:
+        send = client._channel.unary_unary(f"/{api.SERVICE}/SendMessage")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await send(b"x" * (17 << 20), metadata=client._headers(), timeout=20)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        reply = api.SendMessageResponse.FromString(await send(b"\xff", metadata=client._headers(), timeout=20))
+        assert (code_of(reply), reply.status.message[:26]) == (40000, "Invalid SendMessageRequest")
+        assert code_of(await client.call("QueryRoute", topic=TOPIC)) == 20000
+
+    serving(tmp_path, test)
+
+
+def test_connections_beyond_the_limit_displace_those_without_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_bridge, "LIMITS", ConnectionLimits(total=100, per_address=3))
+
+    async def test(broker: Broker, client: Client) -> None:
+        assert code_of(await client.call("QueryRoute", topic=TOPIC)) == 20000
+        assert broker.proxy is not None
+        silent = [await asyncio.open_connection("127.0.0.1", broker.proxy.port) for _ in range(4)]
+        for _, writer in silent:
+            writer.write(b"P")
+        assert await silent[0][0].read() == b""
+        assert code_of(await client.call("QueryRoute", topic=TOPIC)) == 20000
+        for _, writer in silent:
+            writer.close()
+
+    serving(tmp_path, test)

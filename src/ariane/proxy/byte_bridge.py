@@ -11,32 +11,36 @@ import asyncio
 import logging
 from typing import cast
 
+from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.listening.connection_gate import ConnectionGate
-from ariane.net.replies import UNKNOWN, Peer, make_peer
+from ariane.net.peer_log import PeerLog
+from ariane.net.replies import UNKNOWN, make_peer
 from ariane.net.tasks import BackgroundTasks
 from ariane.net.tls import certificate_names
 
 log = logging.getLogger("ariane.proxy")
 
 LOOPBACK = "127.0.0.1"
+# Two sockets each. A client has one connection to a server, whatever the number of its calls.
+LIMITS = ConnectionLimits(total=4096, per_address=1024)
 
 
 class BridgePeers:
     """The clients of bridged connections, by the port from which the library sees them connect."""
 
     def __init__(self) -> None:
-        self._peers: dict[int, Peer] = {}
+        self._clients: dict[int, BridgedClient] = {}
 
-    def add(self, port: int, peer: Peer) -> None:
-        self._peers[port] = peer
+    def add(self, port: int, client: BridgedClient) -> None:
+        self._clients[port] = client
 
     def remove(self, port: int) -> None:
-        self._peers.pop(port, None)
+        self._clients.pop(port, None)
 
-    def find(self, library_name: str) -> Peer | None:
-        """Return the client of a connection that the library names `ipv4:127.0.0.1:<port>`; None if it was not bridged."""
+    def find(self, library_name: str) -> BridgedClient | None:
+        """Return the connection that the library names `ipv4:127.0.0.1:<port>`; None if it was not bridged."""
         prefix, _, port = library_name.rpartition(":")
-        return self._peers.get(int(port)) if prefix == f"ipv4:{LOOPBACK}" and port.isdecimal() else None
+        return self._clients.get(int(port)) if prefix == f"ipv4:{LOOPBACK}" and port.isdecimal() else None
 
 
 class ByteBridge:
@@ -52,8 +56,9 @@ class ByteBridge:
         self._peers = peers
         self._server: asyncio.Server | None = None  # None until it listens
         self._target_port = 0
-        self._open: set[BridgedClient] = set()
+        self._open: dict[BridgedClient, None] = {}  # oldest first
         self._tasks = BackgroundTasks("gRPC bridge")  # one per connection that is being established
+        self._log = PeerLog(log)
 
     async def start(self, address: str, port: int, target_port: int) -> int:
         """Listen, and return the port. Raise OSError if it is in use."""
@@ -80,8 +85,16 @@ class ByteBridge:
             await self._server.wait_closed()
 
     def connect(self, client: BridgedClient) -> None:
-        """Connect a new client to the library."""
-        self._open.add(client)
+        """Connect a new client to the library, unless there are too many."""
+        self._open[client] = None
+        displaced = select_displaced(client, list(self._open), LIMITS)
+        if displaced is not None:
+            now = asyncio.get_running_loop().time()
+            text = "Closing the connection of %s: too many are open (%d in all)"
+            self._log.warning(displaced.ip, now, text, displaced.peer.addr, len(self._open))
+            displaced.abort()
+        if displaced is client:
+            return
         self._tasks.start(self._connect(client), f"connect {client.peer.addr} to the gRPC library")
 
     async def _connect(self, client: BridgedClient) -> None:
@@ -94,12 +107,12 @@ class ByteBridge:
             client.abort()
             return
         port = int(transport.get_extra_info("sockname")[1])
-        self._peers.add(port, client.peer)
+        self._peers.add(port, client)
         client.on_connected(target, port)
 
     def on_lost(self, client: BridgedClient, port: int) -> None:
         """Forget a client."""
-        self._open.discard(client)
+        self._open.pop(client, None)
         self._peers.remove(port)
 
 
@@ -147,6 +160,7 @@ class BridgedClient(_Side):
     def __init__(self, bridge: ByteBridge) -> None:
         super().__init__()
         self.peer = make_peer(0, UNKNOWN)
+        self.is_identified = False  # whether a call came from it that named its client
         self._bridge = bridge
         self._port = 0  # by which the library knows it
 
@@ -157,6 +171,11 @@ class BridgedClient(_Side):
         assert self.transport is not None
         self.transport.pause_reading()  # until the library is connected
         self._bridge.connect(self)
+
+    @property
+    def ip(self) -> str:
+        """Address of the client."""
+        return self.peer.ip
 
     def on_connected(self, target: _Side, port: int) -> None:
         """Join the connection to the library."""

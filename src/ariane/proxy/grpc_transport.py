@@ -20,7 +20,7 @@ from ariane.net.replies import Peer
 from ariane.protocol.command import LANGUAGES
 from ariane.protocol.signing import Credentials
 from ariane.proxy import api
-from ariane.proxy.byte_bridge import LOOPBACK, BridgePeers
+from ariane.proxy.byte_bridge import LOOPBACK, BridgedClient, BridgePeers
 from ariane.proxy.calls.call import Call
 from ariane.proxy.client_sessions import ClientSessions, SessionKey
 from ariane.proxy.conversion import grpc_statuses
@@ -31,6 +31,8 @@ log = logging.getLogger("ariane.proxy")
 _peer_log = PeerLog(log)
 
 MESSAGE_MAX = 16 * 1024 * 1024  # bytes of a request, as of a frame of remoting
+IDLE_MS = 120_000
+STREAMS_MAX = 4_096  # calls of a connection: a process has one connection for all its clients
 CLIENT_ID_MAX = 255  # characters
 OTHER_LANGUAGE = "OTHER"
 VERSION_5 = 479  # V5_3_3, for clients whose version has no number
@@ -60,7 +62,7 @@ class _Arrival(NamedTuple):
     """What a call brings in addition to its request."""
 
     metadata: dict[str, str]
-    peer: Peer
+    client: BridgedClient
     remaining_ms: float | None
 
 
@@ -97,25 +99,21 @@ class GrpcTransport:
             import grpc
             import grpc.aio
 
-        def handler(name: str, method: Any) -> Any:
-            kinds = {
-                "ReceiveMessage": grpc.unary_stream_rpc_method_handler,
-                "Telemetry": grpc.stream_stream_rpc_method_handler,
-            }
-            kind = kinds.get(name, grpc.unary_unary_rpc_method_handler)
-            is_command = name == "Telemetry"
-            request, reply = (
-                getattr(api, "TelemetryCommand" if is_command else name + suffix) for suffix in ("Request", "Response")
-            )
-            return kind(method, request_deserializer=request.FromString, response_serializer=reply.SerializeToString)
-
-        methods: dict[str, Any] = {name: self._unary(name, method) for name, method in self._calls.unary.items()}
-        methods |= {"ReceiveMessage": self._receive, "Telemetry": self._telemetry}
-        handlers = {name: handler(name, method) for name, method in methods.items()}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), response_serializer=_encoded)
+            for name, method in self._calls.unary.items()
+        }
+        # Requests are decoded with the call: the library would log each one that cannot be decoded, at any rate.
+        handlers |= {
+            "ReceiveMessage": grpc.unary_stream_rpc_method_handler(self._receive, response_serializer=_encoded),
+            "Telemetry": grpc.stream_stream_rpc_method_handler(self._telemetry, response_serializer=_encoded),
+        }
         options = [
             ("grpc.max_receive_message_length", MESSAGE_MAX),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
+            ("grpc.max_connection_idle_ms", IDLE_MS),  # without calls; a Telemetry stream is one
+            ("grpc.max_concurrent_streams", STREAMS_MAX),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ]
@@ -132,58 +130,56 @@ class GrpcTransport:
 
     # --- calls ---
 
-    def _unary(self, name: str, method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
-        response = getattr(api, f"{name}Response")
-
-        async def serve(request: Any, context: Any) -> Any:
+    def _unary(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[Any]]:
+        async def serve(data: bytes, context: Any) -> Any:
             try:
-                return await self._serve(request, context, method)
+                call = self._open(context, len(data))
+                try:
+                    return await method(_decoded(f"{name}Request", data), call)
+                except ReplyError as error:
+                    raise call.refusal_of(error) from error
             except Exception as error:  # noqa: BLE001 - whatever a call does, the server answers the next
-                return response(status=grpc_statuses.of_refusal(self._refusal(name, error, context)))
+                status = grpc_statuses.of_refusal(self._refusal(name, error, context))
+                return getattr(api, f"{name}Response")(status=status)
 
         return serve
 
-    async def _serve(self, request: Any, context: Any, method: Method) -> Any:
-        call = self._open(context, request.ByteSize())
+    async def _receive(self, data: bytes, context: Any) -> AsyncIterator[Any]:
+        name = "ReceiveMessage"
         try:
-            return await method(request, call)
-        except ReplyError as error:
-            raise call.refusal_of(error) from error
-
-    async def _receive(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        try:
-            call = self._open(context, request.ByteSize())
+            call = self._open(context, len(data))
+            try:
+                async for reply in self._calls.receive(_decoded(f"{name}Request", data), call):
+                    yield reply
+            except ReplyError as error:
+                raise call.refusal_of(error) from error
         except Exception as error:  # noqa: BLE001
-            yield api.ReceiveMessageResponse(
-                status=grpc_statuses.of_refusal(self._refusal("ReceiveMessage", error, context))
-            )
-            return
-        try:
-            async for reply in self._calls.receive(request, call):
-                yield reply
-        except ReplyError as error:
-            yield api.ReceiveMessageResponse(status=grpc_statuses.of_refusal(call.refusal_of(error)))
-        except Exception as error:  # noqa: BLE001
-            yield api.ReceiveMessageResponse(
-                status=grpc_statuses.of_refusal(self._refusal("ReceiveMessage", error, context))
-            )
+            status = grpc_statuses.of_refusal(self._refusal(name, error, context))
+            yield api.ReceiveMessageResponse(status=status)
 
-    async def _telemetry(self, commands: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def _telemetry(self, commands: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         import grpc
 
-        code, text = grpc.StatusCode.INVALID_ARGUMENT, ""
+        async def decoded() -> AsyncIterator[Any]:
+            async for data in commands:
+                yield _decoded("TelemetryCommand", data)
+
         try:
             call = self._open(context, 0)
-            async for command in self._calls.telemetry(commands, call):
-                yield command
-        except (CallRefused, ReplyError) as error:
-            refusal = error if isinstance(error, CallRefused) else call.refusal_of(error)
-            if refusal.code in (StatusCode.UNAUTHORIZED, StatusCode.FORBIDDEN):
-                yield api.TelemetryCommand(status=grpc_statuses.of_refusal(refusal))
+            try:
+                async for command in self._calls.telemetry(decoded(), call):
+                    yield command
                 return
-            text = f"process client telemetryCommand failed. {refusal.text}"
-        if text:
-            await context.abort(code, text)
+            except ReplyError as error:
+                raise call.refusal_of(error) from error
+        except Exception as error:  # noqa: BLE001
+            refusal = self._refusal("Telemetry", error, context)
+        if refusal.code in (StatusCode.UNAUTHORIZED, StatusCode.FORBIDDEN, StatusCode.CLIENT_ID_REQUIRED):
+            yield api.TelemetryCommand(status=grpc_statuses.of_refusal(refusal))
+            return
+        is_internal = refusal.code is StatusCode.INTERNAL_SERVER_ERROR
+        code = grpc.StatusCode.INTERNAL if is_internal else grpc.StatusCode.INVALID_ARGUMENT
+        await context.abort(code, f"process client telemetryCommand failed. {refusal.text}")
 
     # --- around a call ---
 
@@ -198,8 +194,9 @@ class GrpcTransport:
             raise CallRefused(StatusCode.CLIENT_ID_REQUIRED, text)
         credentials = None if self._authentication is None else self._authentication.verify(arrival.metadata)
         session = self._sessions.open(
-            SessionKey(client_id, "" if credentials is None else credentials.access_key), arrival.peer
+            SessionKey(client_id, "" if credentials is None else credentials.access_key), arrival.client.peer
         )
+        arrival.client.is_identified = True
         self._count(session.peer, size)
         language = arrival.metadata.get("x-mq-language", OTHER_LANGUAGE)
         caller = Caller(
@@ -208,13 +205,13 @@ class GrpcTransport:
         return Call(caller, session, arrival.remaining_ms)
 
     def _arrival(self, context: Any) -> _Arrival:
-        peer = self._peers.find(context.peer())
-        if peer is None:
+        client = self._peers.find(context.peer())
+        if client is None:
             text = "calls are served on the port of grpcServerPort only"
             raise CallRefused(StatusCode.UNAUTHORIZED, text)
         metadata = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
         remaining_s = context.time_remaining()
-        return _Arrival(metadata, peer, None if remaining_s is None else remaining_s * 1000)
+        return _Arrival(metadata, client, None if remaining_s is None else remaining_s * 1000)
 
     def _count(self, peer: Peer, size: int) -> None:
         """Count a call for the limits of its client. Raise CallRefused if it exceeds one."""
@@ -237,10 +234,25 @@ class GrpcTransport:
         if isinstance(error, ReplyError):
             return grpc_statuses.refusal_of(error, is_anonymous=False)
         now = asyncio.get_running_loop().time()
-        peer = self._peers.find(context.peer())
-        ip, addr = ("", context.peer()) if peer is None else (peer.ip, peer.addr)
+        client = self._peers.find(context.peer())
+        ip, addr = ("", context.peer()) if client is None else (client.ip, client.peer.addr)
         if isinstance(error, ArianeError):
             _peer_log.warning(ip, now, "%s of %s failed: %s", name, addr, error)
             return CallRefused(StatusCode.INTERNAL_SERVER_ERROR, str(error))
         _peer_log.error(ip, now, "%s of %s failed", name, addr, exc_info=error)
         return CallRefused(StatusCode.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def _decoded(name: str, data: bytes) -> Any:
+    """Return a message. Raise CallRefused if the data is not one."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return getattr(api, name).FromString(data)
+    except DecodeError as error:
+        raise CallRefused(StatusCode.BAD_REQUEST, f"Invalid {name}: {error}") from None
+
+
+def _encoded(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
