@@ -25,6 +25,7 @@ PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 JAVA_CLIENT = "rocketmq-client-java-5.2.0.jar"
 TIMEOUT_S = 150.0
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "rocketmq-5.md"
 
 
 def fetched(name: str, fetch: Callable[[Path], list[list[str]]]) -> Path:
@@ -79,7 +80,7 @@ def node_modules() -> Path:
 def address() -> Iterator[str]:
     pytest.importorskip("grpc", reason="the extra grpc is not installed")
     with LocalCluster(grpc_server_enable=True, transaction_check_interval=500, transaction_time_out=500) as cluster:
-        for topic in ("Python", "PythonTransactions", "Java", "JavaTransactions", "Node"):
+        for topic in ("Python", "PythonTransactions", "Java", "JavaTransactions", "Node", "orders"):
             cluster.create_topic(topic)
         yield cluster.broker.grpc_addr
 
@@ -149,3 +150,25 @@ def test_node_sends_receives_and_retries(node_modules: Path, address: str) -> No
     pushed = [f"pushed {body} {attempt}" for body in ("delayed", "normal", "ordered") for attempt in (1, 2)]
     received = ["received delayed 1", "received normal 1 A", "received ordered 1"]
     assert lines == ["done", *pushed, *received, "sent"], done.stdout + done.stderr
+
+
+def example(language: str, address: str) -> str:
+    """Return the program of the page, with another address."""
+    program = PAGE.read_text(encoding="utf-8").split(f"```{language}\n")[1].split("```")[0]
+    assert "127.0.0.1:8081" in program
+    return program.replace("127.0.0.1:8081", address)
+
+
+def test_the_example_for_python(client_python: str, address: str) -> None:
+    program = example("python", address) + "producer.shutdown()\nconsumer.shutdown()\n"
+    done = subprocess.run([client_python, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "b'created'" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+def test_the_example_for_node(node_modules: Path, address: str) -> None:
+    program = f"(async () => {{ {example('js', address)} process.exit(0); }})();"
+    environment = {**os.environ, "NODE_PATH": str(node_modules)}
+    done = subprocess.run(
+        ["node", "-e", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "created" in done.stdout.splitlines(), done.stdout + done.stderr

@@ -1,0 +1,351 @@
+"""Calls of the gRPC port with protobuf values and a stub of the message service: no sockets, no broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
+
+from ariane.errors import ReplyError
+from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
+from ariane.net.replies import make_peer
+from ariane.net.server import RemotingServer
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.records import record
+from ariane.protocol.requests import encode_header
+from ariane.protocol.requests.messaging import CheckTransactionState, SendMessageResponse
+from ariane.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessageResponse
+from ariane.proxy import api
+from ariane.proxy.calls.call import Call
+from ariane.proxy.calls.receive_calls import ReceiveCalls
+from ariane.proxy.calls.route_calls import RouteCalls
+from ariane.proxy.calls.send_calls import SendCalls
+from ariane.proxy.client_sessions import ClientSession, ClientSessions, SessionKey
+from ariane.proxy.conversion import client_settings
+from ariane.proxy.conversion.client_settings import ClientKind
+from ariane.proxy.conversion.grpc_messages import SendLimits
+from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
+from ariane.proxy.conversion.receipt_handles import ReceiptHandle
+from ariane.proxy.handle_renewal import FAILURES_MAX, RELEASE_MS, HandleRenewal
+from ariane.proxy.message_service import Caller, PoppedRecords
+
+NOW_MS = 1_700_000_000_000
+PEER = make_peer(7, ("192.0.2.1", 5000))
+CALLER = Caller(PEER, "client-1", "PYTHON", 479)
+TOPIC, GROUP = api.Resource(name="T"), api.Resource(name="G")
+HANDLE = ReceiptHandle(0, NOW_MS, 60_000, 0, "broker-a", 1, 3, 4_000)
+
+
+class Settings:
+    send_limits = SendLimits(1_000, 1_000)
+    default_message_type = "NORMAL"
+
+
+class Service:
+    """Records requests; raises `failure` if it is set."""
+
+    broker_name = "broker-a"
+
+    def __init__(self, topic: TopicConfig | None = None) -> None:
+        self.requests: list[Any] = []
+        self.failure: ReplyError | None = None
+        self.popped = PoppedRecords(PopMessageResponse(), b"")
+        self._topic = topic or TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
+
+    async def topic(self, caller: Caller, name: str) -> TopicConfig:
+        return self._topic
+
+    def group(self, name: str) -> SubscriptionGroupConfig:
+        return SubscriptionGroupConfig(group_name=name, retry_max_times=1)
+
+    async def send(self, caller: Caller, request: Any, body: bytes) -> SendMessageResponse:
+        self._note(request)
+        return SendMessageResponse("C0000201000013880000000000000FA0", request.queue_id, 5)
+
+    async def pop(self, caller: Caller, request: Any) -> PoppedRecords:
+        self._note(request)
+        return self.popped
+
+    async def acknowledge(self, caller: Caller, request: Any) -> None:
+        self._note(request)
+
+    async def send_back(self, caller: Caller, request: Any) -> None:
+        self._note(request)
+
+    async def change_invisible_time(self, caller: Caller, request: Any) -> ChangeInvisibleTimeResponse:
+        self._note(request)
+        return ChangeInvisibleTimeResponse(NOW_MS + 1, request.invisible_time, 0)
+
+    def _note(self, request: Any) -> None:
+        self.requests.append(request)
+        if self.failure is not None:
+            raise self.failure
+
+
+def session() -> ClientSession:
+    return ClientSession(SessionKey("client-1", ""), PEER, RemotingServer({}, "127.0.0.1", 0))
+
+
+def call(remaining_ms: float | None = 23_000) -> Call:
+    return Call(CALLER, session(), remaining_ms)
+
+
+# --- routes ---
+
+
+@pytest.mark.parametrize(
+    ("perm", "read", "write", "permissions"),
+    [
+        (6, 2, 2, [4, 4]),
+        (6, 3, 1, [2, 2, 4]),
+        (6, 1, 3, [3, 3, 4]),
+        (4, 2, 2, [2, 2]),
+        (2, 2, 2, [3, 3]),
+        (0, 2, 1, [1, 1]),
+    ],
+)
+def test_queues_are_listed_by_what_they_permit(perm: int, read: int, write: int, permissions: list[int]) -> None:
+    topic = TopicConfig(topic_name="T", perm=perm, read_queue_nums=read, write_queue_nums=write)
+    routes = RouteCalls(service=Service(topic), settings=Settings(), advertised="", host="192.0.2.9", port=8081)
+    reply = asyncio.run(routes.query_route(api.QueryRouteRequest(topic=TOPIC), call()))
+    assert [queue.permission for queue in reply.message_queues] == permissions
+    assert [queue.id for queue in reply.message_queues] == list(range(len(permissions)))
+
+
+@pytest.mark.parametrize(("advertised", "scheme"), [("192.0.2.8", 1), ("2001:db8::1", 2), ("broker.example", 3)])
+def test_an_advertised_address_is_in_each_route(advertised: str, scheme: int) -> None:
+    routes = RouteCalls(service=Service(), settings=Settings(), advertised=advertised, host="192.0.2.9", port=8081)
+    reached = {"scheme": 1, "addresses": [{"host": "192.0.2.7", "port": 1}]}
+    reply = asyncio.run(routes.query_route(api.QueryRouteRequest(topic=TOPIC, endpoints=reached), call()))
+    endpoints = reply.message_queues[0].broker.endpoints
+    assert (endpoints.scheme, endpoints.addresses[0].host, endpoints.addresses[0].port) == (scheme, advertised, 8081)
+
+
+# --- sends ---
+
+
+def send(service: Service, *messages: Any) -> Any:
+    sends = SendCalls(service=service, settings=Settings(), now_ms=lambda: NOW_MS)
+    return asyncio.run(sends.send_message(api.SendMessageRequest(messages=messages), call()))
+
+
+def message(topic: str = "T", **system: Any) -> Any:
+    return api.Message(topic={"name": topic}, body=b"x", system_properties={"message_id": "01", **system})
+
+
+def test_messages_without_a_group_take_the_queues_in_turn() -> None:
+    service = Service()
+    reply = send(service, message(), message(), message())
+    assert [request.queue_id for request in service.requests] == [0, 1, 0]
+    assert [entry.offset for entry in reply.entries] == [5, 5, 5]
+    assert service.requests[0].producer_group == "T"  # checks of transactions find its producers by the topic
+
+
+def test_entries_have_their_own_status() -> None:
+    service = Service()
+    service.failure = ReplyError(ResponseCode.FLUSH_DISK_TIMEOUT, None)
+    reply = send(service, message())
+    assert reply.status.code == reply.entries[0].status.code == StatusCode.MASTER_PERSISTENCE_TIMEOUT
+
+
+def test_a_type_that_the_topic_does_not_accept_is_refused() -> None:
+    with pytest.raises(CallRefused, match="the expected type is NORMAL, but actual type is FIFO") as caught:
+        send(Service(), message(message_group="g"))
+    assert caught.value.code is StatusCode.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    fifo = TopicConfig(topic_name="T", attributes={"message.type": "FIFO"}, read_queue_nums=1, write_queue_nums=1)
+    assert send(Service(fifo), message(message_group="g")).status.code == StatusCode.OK
+
+
+def test_messages_of_several_topics_are_refused() -> None:
+    with pytest.raises(CallRefused, match="topic in message is not same"):
+        send(Service(), message(), message("U"))
+
+
+# --- receiving ---
+
+
+def receiving(service: Service) -> ReceiveCalls:
+    renewal = HandleRenewal(service=service, is_connected=lambda number: True, now_ms=lambda: NOW_MS)
+    return ReceiveCalls(service=service, renewal=renewal, tasks=None, now_ms=lambda: NOW_MS)  # type: ignore[arg-type]
+
+
+def receive(calls: ReceiveCalls, made: Call, **fields: Any) -> list[Any]:
+    values = {
+        "group": GROUP,
+        "message_queue": {"topic": TOPIC, "id": 3},
+        "batch_size": 40,
+        "auto_renew": True,
+        **fields,
+    }
+
+    async def collect() -> list[Any]:
+        return [reply async for reply in calls.receive(api.ReceiveMessageRequest(**values), made)]
+
+    return asyncio.run(collect())
+
+
+@pytest.mark.parametrize(
+    ("polling", "remaining_ms", "poll_ms"),
+    [
+        ({"seconds": 20}, 23_000, 20_000),
+        ({"seconds": 1}, 23_000, 5_000),
+        ({"seconds": 60}, 63_000, 20_000),
+        ({"seconds": 20}, 10_000, 9_800),
+        ({"seconds": 20}, None, 20_000),
+        (None, 12_000, 10_500),  # half of the request timeout is for the way
+        (None, None, 20_000),
+    ],
+)
+def test_a_call_is_answered_before_its_deadline(polling: Any, remaining_ms: float | None, poll_ms: int) -> None:
+    service = Service()
+    fields = {} if polling is None else {"long_polling_timeout": polling}
+    receive(receiving(service), call(remaining_ms), **fields)
+    (popped,) = service.requests
+    assert (popped.poll_time, popped.queue_id, popped.max_msg_nums, popped.invisible_time) == (poll_ms, -1, 32, 60_000)
+
+
+def stored(offset: int, reconsume_times: int, tag: str) -> bytes:
+    return record.encode(
+        b"T", b"body", f"UNIQ_KEY\x010{offset}\x02TAGS\x01{tag}".encode(), queue_id=1, queue_offset=offset, offset=4_000,
+        born_ms=NOW_MS, born_host=PEER.packed, store_ms=NOW_MS, store_host=PEER.packed, flag=0, sys_flag=0,
+        reconsume_times=reconsume_times,
+    )  # fmt: skip
+
+
+def test_messages_without_attempts_or_with_another_tag_are_not_delivered() -> None:
+    service = Service()
+    header = PopMessageResponse(NOW_MS, 60_000, 0, 0, "0 1 3", "0 1 3,4,5")
+    # "AaAa" and "BBBB" have one hash, which is all that the broker compares.
+    records = stored(3, 0, "AaAa") + stored(4, 0, "BBBB") + stored(5, 2, "AaAa")
+    service.popped = PoppedRecords(header, records)
+    calls = receiving(service)
+    replies = receive(calls, call(), filter_expression={"expression": "AaAa"})
+    (delivered,) = [reply.message for reply in replies if reply.HasField("message")]
+    assert delivered.system_properties.receipt_handle == f"3 {NOW_MS} 60000 0 0 broker-a 1 3 4000"
+    _, skipped, dead, acknowledged = service.requests
+    assert (skipped.offset, dead.delay_level, dead.offset, acknowledged.offset) == (4, -1, 4_000, 5)
+    assert calls.renewal.count == 1
+
+
+# --- renewal ---
+
+
+class Renewed:
+    """A renewal with one open delivery."""
+
+    def __init__(self) -> None:
+        self.service, self.now_ms, self.is_connected = Service(), NOW_MS, True
+        self.renewal = HandleRenewal(
+            service=self.service, is_connected=lambda number: self.is_connected, now_ms=lambda: self.now_ms
+        )
+        self.renewal.add(CALLER, session(), "G", "T", HANDLE)
+
+    def scan(self, at_ms: int) -> list[int]:
+        """Return the invisible times that a scan at this time requested."""
+        self.now_ms, before = NOW_MS + at_ms, len(self.service.requests)
+        asyncio.run(self.renewal.renew_due())
+        return [request.invisible_time for request in self.service.requests[before:]]
+
+
+def test_a_delivery_is_renewed_shortly_before_its_end_and_retains_its_handle() -> None:
+    renewed = Renewed()
+    assert renewed.scan(45_000) == []
+    assert renewed.scan(51_000) == [60_000]
+    assert renewed.service.requests[0].extra_info == f"0 {NOW_MS} 60000 999 0 broker-a 1 3"
+    assert renewed.scan(100_000) == []
+    assert renewed.scan(102_000) == [180_000]
+
+
+def test_an_acknowledged_delivery_is_not_renewed() -> None:
+    renewed = Renewed()
+    renewed.renewal.close("G", "T", HANDLE)
+    assert renewed.scan(51_000) == []
+
+
+def test_a_delivery_of_an_ended_client_is_released() -> None:
+    renewed = Renewed()
+    renewed.is_connected = False
+    assert renewed.scan(5_000) == [RELEASE_MS]
+    assert renewed.renewal.count == 0
+
+
+def test_a_delivery_that_cannot_be_renewed_is_left_to_others() -> None:
+    renewed = Renewed()
+    renewed.service.failure = ReplyError(ResponseCode.SYSTEM_BUSY, "busy")
+    for attempt in range(FAILURES_MAX):
+        assert renewed.renewal.count == 1
+        renewed.scan(51_000 + attempt)
+    assert renewed.renewal.count == 0
+
+
+def test_renewals_end_three_hours_after_the_delivery() -> None:
+    renewed, at_ms = Renewed(), 51_000
+    while renewed.renewal.count:
+        renewed.scan(at_ms)
+        at_ms += 5_000
+    assert 3 * 3_600_000 <= at_ms < 4.1 * 3_600_000
+
+
+# --- sessions ---
+
+
+def test_heartbeats_of_a_client_without_settings_name_what_it_has_called() -> None:
+    made = session()
+    data = client_settings.subscription_data(TOPIC, api.FilterExpression(expression="a"), NOW_MS)
+    made.note_subscription("G", data)
+    (consumer,) = made.heartbeat(ClientKind.SIMPLE_CONSUMER, "G").consumers
+    assert (consumer.group_name, consumer.consume_type) == ("G", "CONSUME_ACTIVELY")
+    assert consumer.subscription_data_set == (data,)
+    made.note_topic("T")
+    assert [producer.group_name for producer in made.heartbeat(ClientKind.PRODUCER, "").producers] == ["T"]
+
+
+def test_a_transaction_check_becomes_a_command_of_the_stream() -> None:
+    async def check() -> None:
+        made = session()
+        assert not made.is_writable
+        made.stream = asyncio.Queue(1)
+        assert made.is_writable
+        header = CheckTransactionState(12, 4_096, "01", "01", "x")
+        made.one_way(RequestCode.CHECK_TRANSACTION_STATE, encode_header(header), stored(3, 0, "A"))
+        assert not made.is_writable  # the client does not read
+        command = made.stream.get_nowait().recover_orphaned_transaction_command
+        assert (command.transaction_id, command.message.body, command.message.topic.name) == (
+            "01:12:4096",
+            b"body",
+            "T",
+        )
+
+    asyncio.run(check())
+
+
+def test_sessions_are_numbered_as_connections_and_end_with_them() -> None:
+    async def check() -> None:
+        lost: list[int] = []
+        server = RemotingServer({}, "127.0.0.1", 0, on_lost=lambda peer: lost.append(peer.id))
+        sessions = ClientSessions(server)
+        first = sessions.open(SessionKey("a", ""), PEER)
+        assert sessions.open(SessionKey("a", ""), PEER) is first
+        other = sessions.open(SessionKey("a", "account"), PEER)  # another account with the same id
+        assert (server.connection_count, other.peer.id) == (2, first.peer.id + 1)
+        server.close_peer(first.peer.id)
+        assert (lost, server.is_connected(first.peer.id)) == ([first.peer.id], False)
+        assert sessions.open(SessionKey("a", ""), PEER) is not first
+
+    asyncio.run(check())
+
+
+def test_a_session_beyond_the_limit_of_connections_is_refused() -> None:
+    async def check() -> None:
+        server = RemotingServer({}, "127.0.0.1", 0)
+        server.limits.quotas.set_limits({"serverConnectionsMax": 1})
+        sessions = ClientSessions(server)
+        sessions.open(SessionKey("a", ""), PEER)
+        with pytest.raises(ReplyError) as caught:
+            sessions.open(SessionKey("b", ""), PEER)
+        assert caught.value.code == ResponseCode.SYSTEM_BUSY
+
+    asyncio.run(check())
