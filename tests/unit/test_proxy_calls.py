@@ -9,13 +9,15 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
 
-from ariane.errors import ReplyError
+from ariane.errors import ReplyError, RequestTimeout
+from ariane.model.message import MessageQueue
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.replies import make_peer
 from ariane.net.server import RemotingServer
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.records import record
 from ariane.protocol.requests import encode_header
+from ariane.protocol.requests.callbacks import ConsumeDirectly, ResetOffset, RunningInfoRequest, reset_body
 from ariane.protocol.requests.messaging import CheckTransactionState, SendMessageResponse
 from ariane.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessageResponse
 from ariane.proxy import api
@@ -85,8 +87,16 @@ class Service:
             raise self.failure
 
 
+class Offsets:
+    def __init__(self) -> None:
+        self.committed: list[tuple[str, str, int, int]] = []
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.committed.append((group, topic, queue_id, offset))
+
+
 def session() -> ClientSession:
-    return ClientSession(SessionKey("client-1", ""), PEER, RemotingServer({}, "127.0.0.1", 0))
+    return ClientSession(SessionKey("client-1", ""), PEER, RemotingServer({}, "127.0.0.1", 0), Offsets(), NOW_MS)
 
 
 def call(remaining_ms: float | None = 23_000) -> Call:
@@ -326,7 +336,7 @@ def test_sessions_are_numbered_as_connections_and_end_with_them() -> None:
     async def check() -> None:
         lost: list[int] = []
         server = RemotingServer({}, "127.0.0.1", 0, on_lost=lambda peer: lost.append(peer.id))
-        sessions = ClientSessions(server)
+        sessions = ClientSessions(server, Offsets(), lambda: NOW_MS)
         first = sessions.open(SessionKey("a", ""), PEER)
         assert sessions.open(SessionKey("a", ""), PEER) is first
         other = sessions.open(SessionKey("a", "account"), PEER)  # another account with the same id
@@ -342,10 +352,46 @@ def test_a_session_beyond_the_limit_of_connections_is_refused() -> None:
     async def check() -> None:
         server = RemotingServer({}, "127.0.0.1", 0)
         server.limits.quotas.set_limits({"serverConnectionsMax": 1})
-        sessions = ClientSessions(server)
+        sessions = ClientSessions(server, Offsets(), lambda: NOW_MS)
         sessions.open(SessionKey("a", ""), PEER)
         with pytest.raises(ReplyError) as caught:
             sessions.open(SessionKey("b", ""), PEER)
         assert caught.value.code == ResponseCode.SYSTEM_BUSY
 
     asyncio.run(check())
+
+
+def test_requests_about_a_consumer_are_answered_by_its_stream() -> None:
+    async def check() -> None:
+        made = session()
+        made.stream = asyncio.Queue(8)
+        info = RunningInfoRequest("G", "client-1", True)
+        asking = asyncio.ensure_future(
+            made.request(RequestCode.GET_CONSUMER_RUNNING_INFO, encode_header(info), timeout_ms=10_000)
+        )
+        command = (await made.stream.get()).print_thread_stack_trace_command
+        result = api.TelemetryCommand(thread_stack_trace={"nonce": command.nonce, "thread_stack_trace": "main"})
+        made.on_result(command.nonce, result)
+        made.on_result("another", result)
+        assert b'"jstack":"main"' in (await asking).body
+
+        header = encode_header(ConsumeDirectly("G", "client-1", "x", "broker-a"))
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        for status, outcome in ((20000, b"CR_SUCCESS"), (60000, b"CR_LATER")):
+            asking = asyncio.ensure_future(made.request(code, header, stored(3, 0, "A"), timeout_ms=10_000))
+            command = (await made.stream.get()).verify_message_command
+            assert command.message.body == b"body"
+            made.on_result(command.nonce, api.TelemetryCommand(status={"code": status}))
+            assert outcome in (await asking).body
+        with pytest.raises(RequestTimeout):
+            await made.request(code, header, stored(3, 0, "A"), timeout_ms=1)
+
+    asyncio.run(check())
+
+
+def test_offsets_that_a_tool_resets_are_committed() -> None:
+    offsets = Offsets()
+    made = ClientSession(SessionKey("client-1", ""), PEER, RemotingServer({}, "127.0.0.1", 0), offsets, NOW_MS)
+    body = reset_body({MessageQueue("T", "broker-a", 1): 7})
+    made.one_way(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, encode_header(ResetOffset("T", "G", 0, True)), body)
+    assert offsets.committed == [("G", "T", 1, 7)]

@@ -1,7 +1,8 @@
 """Clients of calls. Each counts as a connection of the server: it has a number, limits, memberships in groups, and can be sent to.
 
     first call of a client id ─▶ session ─ no call for `idle_s`, or NotifyClientTermination ─▶ ended, as a lost connection
-    CHECK_TRANSACTION_STATE of the broker ─▶ session ─▶ Telemetry stream ─▶ client
+    requests of the broker ─▶ session ─┬▶ CHECK_TRANSACTION_STATE, stack traces, verifications: Telemetry stream ─▶ client
+                                       └▶ offsets that a tool resets, running info: answered here, the client has no offsets
 
 A session needs no settings: after a restart of the server, clients go on with heartbeats and receive calls before they send their
 settings again, up to 5 minutes later. It uses what they name in these calls until then.
@@ -10,16 +11,26 @@ settings again, up to 5 minutes later. It uses what they name in these calls unt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from ariane.errors import ConnectionLost
+from ariane.errors import ConnectionLost, RequestTimeout
 from ariane.net.connection import Peer
 from ariane.net.server import RemotingServer
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode, code_name
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
 from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.callbacks import (
+    DirectResult,
+    ResetOffset,
+    RunningInfo,
+    RunningInfoRequest,
+    reset_table,
+    status_body,
+)
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from ariane.protocol.requests.messaging import CheckTransactionState
 from ariane.proxy import api
@@ -30,8 +41,16 @@ from ariane.proxy.transaction_ids import transaction_id
 COMMANDS_MAX = 1_000  # queued for the Telemetry stream of a client
 NAMES_MAX = 1_000  # topics that a client without settings is known to use
 
+SIMPLE, PUSH = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
+
 Stream = asyncio.Queue[Any]
 """Commands for a client, until its Telemetry stream has sent them."""
+
+
+class OffsetCommits(Protocol):
+    """Committed offsets of groups. [ConsumerOffsets]"""
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
 
 
 class SessionKey(NamedTuple):
@@ -44,7 +63,9 @@ class SessionKey(NamedTuple):
 class ClientSession:
     """A client. The server reaches it as it reaches a connection. [ServedClient]"""
 
-    def __init__(self, key: SessionKey, peer: Peer, server: RemotingServer) -> None:
+    def __init__(
+        self, key: SessionKey, peer: Peer, server: RemotingServer, offsets: OffsetCommits, started_ms: int
+    ) -> None:
         self.key = key
         self.peer = peer
         self.last_active = 0.0  # loop time of the last call
@@ -53,6 +74,9 @@ class ClientSession:
         self.subscriptions: dict[tuple[str, str], SubscriptionData] = {}  # by group and topic, of receive calls
         self.topics: dict[str, None] = {}  # that it has sent to
         self._server = server
+        self._offsets = offsets
+        self._started_ms = started_ms
+        self._results: dict[str, asyncio.Future[Any]] = {}  # of commands, by their nonce
 
     # --- what it takes part in ---
 
@@ -80,7 +104,7 @@ class ClientSession:
         else:
             subscriptions = tuple(each for (of_group, _), each in self.subscriptions.items() if of_group == group)
         consumer = ConsumerData(
-            consume_type="CONSUME_ACTIVELY" if kind is ClientKind.SIMPLE_CONSUMER else "CONSUME_PASSIVELY",
+            consume_type=SIMPLE if kind is ClientKind.SIMPLE_CONSUMER else PUSH,
             group_name=group,
             subscription_data_set=subscriptions,
         )
@@ -99,26 +123,85 @@ class ClientSession:
         return False
 
     def one_way(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a request of the broker as a command of the Telemetry stream. Others than transaction checks have none."""
-        if code != RequestCode.CHECK_TRANSACTION_STATE:
-            return
-        if self.stream is None or self.stream.full():
-            raise ConnectionLost(self.peer.addr, f"client {self.key.client_id} does not read commands")
-        header = decode_header(Command(code, fields=fields), CheckTransactionState)
+        """Carry out a request of the broker. A client needs no notice of changes in its group: it owns no queues."""
+        if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            group = decode_header(Command(code, fields=fields), ResetOffset).group
+            for queue, offset in reset_table(body).items():
+                self._offsets.commit(group, queue.topic, queue.queue_id, offset)
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._send_check(Command(code, fields=fields), body)
+
+    def _send_check(self, command: Command, body: bytes) -> None:
+        header = decode_header(command, CheckTransactionState)
         half = record.decode(body)
         name = transaction_id(header.transaction_id or "", header.tran_state_table_offset, header.commit_log_offset)
         message = grpc_messages.received(half, api.Resource(name=half.topic))
-        command = api.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
-        self.stream.put_nowait(
-            api.TelemetryCommand(status=grpc_statuses.ok(), recover_orphaned_transaction_command=command)
-        )
+        check = api.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
+        self._send(recover_orphaned_transaction_command=check)
+
+    def _send(self, **command: Any) -> None:
+        if self.stream is None or self.stream.full():
+            raise ConnectionLost(self.peer.addr, f"client {self.key.client_id} does not read commands")
+        self.stream.put_nowait(api.TelemetryCommand(status=grpc_statuses.ok(), **command))
 
     async def request(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
     ) -> Command:
-        """Return the answer of the client to a request of the broker: it has none yet."""
+        """Return the answer to a request of the broker.
+
+        Raises:
+            RequestTimeout: the client did not answer its command in time; some clients answer none.
+            ConnectionLost: the client does not read commands.
+        """
+        command = Command(code, fields=fields)
+        match code:
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                stacks = None
+                if decode_header(command, RunningInfoRequest).jstack_enable:
+                    result = await self._result("print_thread_stack_trace_command", timeout_ms)
+                    stacks = result.thread_stack_trace.thread_stack_trace
+                return Command(ResponseCode.SUCCESS, body=fastjson.write(self._running_info(stacks)))
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                return Command(ResponseCode.SUCCESS, body=status_body({}))
+            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                stored = record.decode(body)
+                message = grpc_messages.received(stored, api.Resource(name=stored.topic))
+                result = await self._result("verify_message_command", timeout_ms, message=message)
+                is_consumed = result.status.code == grpc_statuses.StatusCode.OK
+                verified = DirectResult(consume_result="CR_SUCCESS" if is_consumed else "CR_LATER")
+                return Command(ResponseCode.SUCCESS, body=fastjson.write(verified))
         remark = f"client {self.key.client_id} of the gRPC port does not support {code_name(code)}"
         return Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+    def on_result(self, nonce: str, result: Any) -> None:
+        """Resolve the command that a client has answered."""
+        future = self._results.get(nonce)
+        if future is not None and not future.done():
+            future.set_result(result)
+
+    async def _result(self, name: str, timeout_ms: float, **fields: Any) -> Any:
+        """Send a command, and return the client's answer."""
+        nonce = secrets.token_hex(8)
+        future = self._results[nonce] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(**{name: {"nonce": nonce, **fields}})
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            raise RequestTimeout(self.peer.addr, timeout_ms) from None
+        finally:
+            del self._results[nonce]
+
+    def _running_info(self, stacks: str | None) -> RunningInfo:
+        settings = self.settings
+        is_simple = settings is not None and settings.kind is ClientKind.SIMPLE_CONSUMER
+        properties = {
+            "PROP_CONSUME_TYPE": SIMPLE if is_simple else PUSH,
+            "PROP_CONSUMEORDERLY": "false",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+        }
+        subscriptions = () if settings is None else settings.subscriptions
+        return RunningInfo(jstack=stacks, properties=properties, subscription_set=subscriptions)
 
     def resume_writing(self, *, is_release: bool = False) -> None:
         """Write held responses: calls hold none."""
@@ -137,8 +220,10 @@ class ClientSession:
 class ClientSessions:
     """The sessions of a server."""
 
-    def __init__(self, server: RemotingServer) -> None:
+    def __init__(self, server: RemotingServer, offsets: OffsetCommits, now_ms: Callable[[], int]) -> None:
         self._server = server
+        self._now_ms = now_ms
+        self._offsets = offsets
         self._sessions: dict[SessionKey, ClientSession] = {}
 
     def open(self, key: SessionKey, peer: Peer) -> ClientSession:
@@ -149,9 +234,12 @@ class ClientSessions:
         """
         session = self._sessions.get(key)
         if session is None or not self._server.is_connected(session.peer.id):
-            session = self._server.attach(
-                lambda number: ClientSession(key, peer._replace(id=number), self._server), peer
-            )
+            started_ms = self._now_ms()
+
+            def create(number: int) -> ClientSession:
+                return ClientSession(key, peer._replace(id=number), self._server, self._offsets, started_ms)
+
+            session = self._server.attach(create, peer)
             self._forget_ended()
             self._sessions[key] = session
         elif (session.peer.ip, session.peer.port) != (peer.ip, peer.port):

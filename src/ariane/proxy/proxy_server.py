@@ -21,7 +21,7 @@ from ariane.proxy.calls.receive_calls import ReceiveCalls
 from ariane.proxy.calls.route_calls import RouteCalls
 from ariane.proxy.calls.send_calls import SendCalls
 from ariane.proxy.calls.transaction_calls import TransactionCalls
-from ariane.proxy.client_sessions import ClientSessions
+from ariane.proxy.client_sessions import ClientSessions, OffsetCommits
 from ariane.proxy.grpc_transport import GrpcTransport, Method
 from ariane.proxy.handle_renewal import SCAN_S, HandleRenewal
 from ariane.proxy.message_service import MessageService
@@ -91,6 +91,7 @@ class ProxyServer:
         service: The cluster.
         settings: What may change while the server runs.
         server: Counts the clients as connections, and reaches them.
+        offsets: Set when a tool resets those of a group.
         tls: Certificates, and whether connections must be encrypted.
         secret_key: Returns the secret key of an account; None if calls need no account.
         now_ms: The clock of the broker.
@@ -103,6 +104,7 @@ class ProxyServer:
         settings: ProxySettings,
         server: RemotingServer,
         tls: ServerTlsOptions,
+        offsets: OffsetCommits,
         secret_key: Callable[[str], str | None] | None,
         address: ProxyAddress,
         now_ms: Callable[[], int],
@@ -111,6 +113,7 @@ class ProxyServer:
         self._service = service
         self._settings = settings
         self._server = server
+        self._offsets = offsets
         self._tls = tls
         self._authentication = None if secret_key is None else AccountSignatures(secret_key)
         self._address = address
@@ -143,7 +146,7 @@ class ProxyServer:
         assert tls is not None
         bridge = self._bridge = ByteBridge(ConnectionGate(tls), peers)
         renewal = HandleRenewal(service=self._service, is_connected=self._server.is_connected, now_ms=self._now_ms)
-        sessions = ClientSessions(self._server)
+        sessions = ClientSessions(self._server, self._offsets, self._now_ms)
         routes = RouteCalls(
             service=self._service, settings=self._settings, advertised=address.advertised, host=address.host
         )

@@ -86,6 +86,7 @@ def create_proxy(services: PortServices, handlers: Mapping[int, Handler]) -> Pro
         service=service,
         settings=_PortSettings(services.settings),
         server=services.server,
+        offsets=state.offsets,
         tls=config.server_tls(),
         secret_key=None if services.access is None else lambda key: _secret_key(services, key),
         address=_address(config, services.addr),

@@ -16,6 +16,8 @@ from ariane.proxy.conversion import client_settings, field_checks, grpc_statuses
 from ariane.proxy.conversion.client_settings import CONSUMERS, ClientKind
 from ariane.proxy.message_service import MessageService
 
+RESULTS = ("thread_stack_trace", "verify_message_result")  # of commands that the server has sent
+
 
 @dataclass(frozen=True, kw_only=True)
 class PresenceCalls:
@@ -63,6 +65,8 @@ class PresenceCalls:
                     answer = await self._apply(command.settings, call)
                     call.session.stream = stream
                     await stream.put(answer)
+                elif (name := command.WhichOneof("command")) in RESULTS:
+                    call.session.on_result(getattr(command, name).nonce, command)
         finally:
             await stream.put(None)
 
