@@ -67,7 +67,7 @@ def choose_next_port(option: str, port: int, print_line: PrintLine, reserved: Co
         port: Preferred port.
         print_line: Prints the port that `server` uses instead.
         reserved: Ports of servers that are not started yet.
-        server: Who needs the port, in that line.
+        server: The server that needs the port, in that line.
 
     Raises:
         ConfigError: none of the next PORT_TRIES ports is free.
