@@ -9,6 +9,8 @@ ArianeError
 │   ├── FlushFailed      an fsync failed; the store accepts no more writes (path)
 │   └── StoreLocked      another process has this directory open
 ├── ReplyError           the server responded with an error code (code, remark, addr)
+│   └── PopUnsupported   the broker does not serve POP; says which consumers to use instead
+├── DeliveryExpired      a message that was taken by POP was settled too late: it may be delivered again (message_id)
 ├── RequestTimeout       no response within the time limit (addr, timeout_ms)
 ├── ConnectionLost       the connection was refused, or closed before the response (addr)
 ├── ServerUnavailable    name servers or brokers did not respond in any of several attempts
@@ -91,6 +93,25 @@ class ReplyError(ArianeError):
         self.code = code
         self.remark = remark
         self.addr = addr
+
+
+class PopUnsupported(ReplyError):
+    """The broker does not serve POP, which `SimpleConsumer` needs: it is one of Apache 4.x."""
+
+    def __str__(self) -> str:
+        return (
+            f"Broker {self.addr} does not serve POP (code {self.code}: {self.remark or 'no remark'}): expected Ariane, or Apache"
+            " 5.x; use Consumer, PushConsumer or LitePullConsumer, which every broker serves"
+        )
+
+
+class DeliveryExpired(ArianeError):
+    """The delivery of a message has ended: its invisible time is over, or the message was removed. It may be delivered again."""
+
+    def __init__(self, message_id: str, reason: str) -> None:
+        super().__init__(f"the delivery of message {message_id} has ended: {reason}")
+        self.message_id = message_id
+        self.reason = reason
 
 
 class RequestTimeout(ArianeError):

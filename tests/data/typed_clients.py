@@ -1,6 +1,7 @@
 """Types that an application sees, checked by mypy with the examples (tests/integration/test_examples.py). Never run."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -14,11 +15,13 @@ from ariane import (
     LocalState,
     Message,
     PayloadMessage,
+    PoppedMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
     SendResult,
+    SimpleConsumer,
     Sql,
     SqliteStore,
     TraceCounts,
@@ -185,6 +188,27 @@ def blocking_polls() -> None:
     with blocking.PullConsumer(NAMESRV) as raw:
         assert_type(raw.pull(queue, 0).messages, list[ReceivedMessage])
     blocking.LitePullConsumer(NAMESRV, "stock", ORDERS, orderly=True)  # type: ignore[call-overload]
+
+
+async def takes() -> None:
+    async with SimpleConsumer(NAMESRV, "stock", ORDERS, start="first", payload=PAYMENTS, trace=True) as consumer:
+        messages = await consumer.receive(8, invisible=timedelta(minutes=1), timeout=5)
+        assert_type(messages, list[PoppedMessage[Payment]])
+        assert_type(messages[0].payload.cents, int)
+        await messages[0].change_invisible(5)
+        await consumer.ack(messages)
+    async with SimpleConsumer(NAMESRV, "stock", ["orders"]) as untyped:
+        assert_type((await untyped.receive())[0].payload, bytes)
+    SimpleConsumer(NAMESRV, "stock", ORDERS, orderly=True)  # type: ignore[call-arg]
+
+
+def blocking_takes() -> None:
+    with blocking.SimpleConsumer(NAMESRV, "stock", ORDERS, start="first", payload=PAYMENTS) as consumer:
+        messages = consumer.receive(8, invisible=30)
+        assert_type(messages, list[blocking.PoppedMessage[Payment]])
+        messages[0].change_invisible(5)
+        consumer.ack(messages)
+    blocking.SimpleConsumer(NAMESRV, "stock", ORDERS, orderly=True)  # type: ignore[call-arg]
 
 
 def settings() -> None:

@@ -35,6 +35,7 @@ LAST_LINES = {
     "print(len(totals))": "50",
     "print(last.body)": re.escape("b'created'"),
     "message.payload.cents": "1250",
+    "print([message.is_pending": "0",
     "print(steps)": re.escape("[b'created', b'paid', b'shipped']"),
     "producer.transaction(": "COMMIT",
     "print(attempts)": re.escape("[0, 1]"),

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """\
 import ariane.client
-from ariane import ArianeError, Consumer, Message, Producer
+from ariane import ArianeError, Consumer, Message, Producer, SimpleConsumer
 from ariane import Prodcuer  # misspelt
 from ariane import ArinaeError, error  # misspelt
 from ariane.blocking import Producer as BlockingProducer
@@ -52,6 +52,11 @@ async def main() -> None:
         async for message in consumer:
             print(message.body)
             print(message.boby)  # misspelt
+    async with SimpleConsumer("127.0.0.1:9876", "stock", "orders") as simple:
+        for taken in await simple.receive(8, invisible=30, timeout=5):
+            await taken.ack()
+            await taken.change_invisble(30)  # misspelt
+        await simple.receive(invisble=30)  # misspelt
     with LocalCluster() as cluster:
         print(cluster.namesrv)
         print(cluster.namesvr)  # misspelt

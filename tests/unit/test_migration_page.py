@@ -20,8 +20,14 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "migration.md"
 # Names of the tables that stand for instances.
 INSTANCES: dict[str, tuple[Any, ...]] = {
     "producer": (ariane.Producer, ariane.TransactionProducer),
-    "consumer": (ariane.Consumer, ariane.LitePullConsumer, ariane.PullConsumer, ariane.PushConsumer),
-    "message": (ariane.Message, ariane.ReceivedMessage, ariane.ConsumerMessage),
+    "consumer": (
+        ariane.Consumer,
+        ariane.LitePullConsumer,
+        ariane.PullConsumer,
+        ariane.PushConsumer,
+        ariane.SimpleConsumer,
+    ),
+    "message": (ariane.Message, ariane.ReceivedMessage, ariane.ConsumerMessage, ariane.PoppedMessage),
     "result": (ariane.SendResult,),
     "queue": (ariane.MessageQueue,),
     "admin": (ariane.Admin,),

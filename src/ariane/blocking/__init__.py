@@ -11,14 +11,17 @@ after the fork.
 
 from ariane.blocking.consumers import Consumer, ConsumerMessage, LitePullConsumer, PullConsumer, PushConsumer
 from ariane.blocking.producers import ClientInstance, Producer, TransactionProducer
+from ariane.blocking.simple_consumer import PoppedMessage, SimpleConsumer
 
 __all__ = [
     "ClientInstance",
     "Consumer",
     "ConsumerMessage",
     "LitePullConsumer",
+    "PoppedMessage",
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "SimpleConsumer",
     "TransactionProducer",
 ]

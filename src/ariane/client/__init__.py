@@ -1,5 +1,5 @@
 """Asyncio clients of a cluster. `Producer` and `TransactionProducer` send, `Consumer` is iterated over, `PushConsumer` calls
-a listener, `LitePullConsumer` is polled, `PullConsumer` reads queues without a group.
+a listener, `LitePullConsumer` is polled, `PullConsumer` reads queues without a group, `SimpleConsumer` takes messages by POP.
 
     async with Producer("127.0.0.1:9876", "shop") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ariane.client.consuming.subscriptions import Sql
     from ariane.client.delivery.consumer_message import ConsumerMessage
     from ariane.client.delivery.listener_invoker import ReconsumeLater
+    from ariane.client.delivery.popped_message import PoppedMessage
     from ariane.client.duplicates.consumed_store import ConsumedKey, ConsumedStore, MemoryStore
     from ariane.client.duplicates.idempotent import Idempotent
     from ariane.client.duplicates.redis_store import RedisStore
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from ariane.client.producer import Producer
     from ariane.client.pull_consumer import PullConsumer
     from ariane.client.push_consumer import PushConsumer
+    from ariane.client.simple_consumer import SimpleConsumer
     from ariane.client.tracing.trace_dispatcher import TraceCounts
     from ariane.client.transaction_producer import Transaction, TransactionProducer, TransactionResult
     from ariane.protocol.signing import Credentials
@@ -55,6 +57,7 @@ _NAMES = {
     "ariane.client.consuming.subscriptions": ("Sql",),
     "ariane.client.delivery.consumer_message": ("ConsumerMessage",),
     "ariane.client.delivery.listener_invoker": ("ReconsumeLater",),
+    "ariane.client.delivery.popped_message": ("PoppedMessage",),
     "ariane.client.duplicates.consumed_store": ("ConsumedKey", "ConsumedStore", "MemoryStore"),
     "ariane.client.duplicates.idempotent": ("Idempotent",),
     "ariane.client.duplicates.redis_store": ("RedisStore",),
@@ -68,6 +71,7 @@ _NAMES = {
     "ariane.client.producer": ("Producer",),
     "ariane.client.pull_consumer": ("PullConsumer",),
     "ariane.client.push_consumer": ("PushConsumer",),
+    "ariane.client.simple_consumer": ("SimpleConsumer",),
     "ariane.client.tracing.trace_dispatcher": ("TraceCounts",),
     "ariane.client.transaction_producer": ("Transaction", "TransactionProducer", "TransactionResult"),
     "ariane.protocol.signing": ("Credentials",),
@@ -90,6 +94,7 @@ __all__ = [
     "LocalState",
     "MemoryStore",
     "PayloadMessage",
+    "PoppedMessage",
     "Producer",
     "ProducerSettings",
     "PullConsumer",
@@ -100,6 +105,7 @@ __all__ = [
     "SendEvent",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
     "Sql",
     "SqliteStore",
     "TraceCounts",

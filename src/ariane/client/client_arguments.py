@@ -60,6 +60,13 @@ class ConsumerArguments(PushConsumerArguments, total=False):
     ack: Literal["auto", "manual"]
 
 
+class SimpleConsumerArguments(PullConsumerArguments, total=False):
+    """Of `SimpleConsumer`."""
+
+    start: Literal["first", "last"]
+    telemetry: ClientTelemetry
+
+
 class LitePullConsumerArguments(MemberArguments, total=False):
     """Of `LitePullConsumer`."""
 

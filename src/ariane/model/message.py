@@ -14,6 +14,7 @@ WAIT = "WAIT"
 DELAY = "DELAY"
 UNIQ_KEY = "UNIQ_KEY"
 CLUSTER = "CLUSTER"
+POP_CHECK_POINT = "POP_CK"  # 5.x: identifies a delivery by POP, in messages that a client has received
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QID = "REAL_QID"
 RETRY_TOPIC = "RETRY_TOPIC"

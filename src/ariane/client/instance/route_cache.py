@@ -89,6 +89,11 @@ class RouteCache:
             self._store(topic, route)
         return subscribe_queues(topic, route)
 
+    def cached_subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the readable queues in the cached route of `topic`; none without a route of its own."""
+        route = None if topic in self._from_default else self._routes.get(topic)
+        return subscribe_queues(topic, route) if route else ()
+
     async def refresh(self, topics: Iterable[str]) -> list[str]:
         """Fetch the routes of `topics` and of all topics that were sent to. Routes that cannot be fetched stay cached.
 

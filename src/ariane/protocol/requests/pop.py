@@ -116,6 +116,8 @@ class BatchAck(
         "taken_ms": "pt",
         "bits": "b",
         "retry": "r",
+        "revive_queue": "rq",
+        "invisible_ms": "it",
     },
 ):
     """Acknowledgements of one delivery in one queue."""
@@ -127,6 +129,14 @@ class BatchAck(
     taken_ms: Int64  # time of the delivery
     bits: str  # base64, the lowest bit of each byte first
     retry: str = "0"  # which retry topic; "0": the topic itself
+    revive_queue: Int32 = 0  # as the next one, for brokers of Apache
+    invisible_ms: Int64 = 0
+
+    @staticmethod
+    def encode_bits(start: int, offsets: Iterable[int]) -> str:
+        """Return the bits of offsets from `start` on."""
+        bits = sum(1 << offset - start for offset in set(offsets))
+        return base64.b64encode(bits.to_bytes(bits.bit_length() // 8 + 1, "little")).decode()
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -142,6 +152,7 @@ class BatchAckBody(msgspec.Struct, frozen=True, rename="camel"):
     """Body of BATCH_ACK_MESSAGE (200151)."""
 
     acks: tuple[BatchAck, ...] = ()
+    broker_name: str | None = None
 
 
 class AckHandle(NamedTuple):
