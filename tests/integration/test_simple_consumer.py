@@ -10,9 +10,18 @@ import pytest
 from test_client_retries import run
 
 from ariane import blocking
-from ariane.client import ConsumerSettings, LitePullConsumer, Producer, SimpleConsumer, Sql
+from ariane.client import (
+    ClientSettings,
+    ConsumerSettings,
+    Credentials,
+    LitePullConsumer,
+    PoppedMessage,
+    Producer,
+    SimpleConsumer,
+    Sql,
+)
 from ariane.cluster.admin import Admin
-from ariane.errors import DeliveryExpired, ReplyError
+from ariane.errors import DeliveryExpired, ReplyError, RequestTimeout
 from ariane.model.message import Message
 from ariane.model.topic import TRACE_TOPIC
 from ariane.net.pools.connection_pool import ConnectionPool
@@ -20,6 +29,15 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.callbacks import RunningInfoRequest
 from ariane.testing import AsyncLocalCluster, LocalCluster
+
+ACCOUNTS = """
+accounts:
+- {accessKey: administrator, secretKey: an-admin-secret, admin: true}
+- accessKey: user-of-orders
+  secretKey: a-user-secret
+  topicPerms: [orders=PUB|SUB]
+  groupPerms: [stock=SUB]
+"""
 
 
 def member(servers: AsyncLocalCluster, topics: object = "t", **more: object) -> SimpleConsumer:
@@ -140,3 +158,88 @@ def test_programs_without_asyncio_take_messages() -> None:
             assert (again.attempt, again.is_pending, again.payload) == (2, True, first.body)
             again.ack()
             assert consumer.receive(timeout=0) == []
+
+
+def test_a_killed_broker_delivers_what_was_not_acknowledged_and_nothing_else(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+            await fill(producer, "t", 8)
+            async with member(servers) as consumer:
+                taken: list[PoppedMessage] = []
+                while len(taken) < 8:
+                    taken += await consumer.receive(invisible=60)
+                await consumer.ack(taken[:5])
+                receiving = asyncio.create_task(consumer.receive(timeout=30))  # parked at the broker
+                await asyncio.sleep(0)
+                await asyncio.to_thread(servers.broker.kill)
+                await asyncio.to_thread(servers.broker.start)
+                await taken[5].ack()  # with the handle of the broker that was killed
+                for message in taken[6:]:
+                    await message.change_invisible(0)
+                again = await receiving
+                while len(again) < 2:
+                    again += await consumer.receive()
+                assert sorted(message.body for message in again) == sorted(message.body for message in taken[6:])
+                await consumer.ack(again)
+                assert await consumer.receive(timeout=0.3) == []
+
+    run(work())
+
+
+def test_lost_responses_raise_and_leave_messages_pending(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+            await fill(producer, "t", 1)
+            async with member(servers, client=ClientSettings(request_timeout=0.5)) as consumer:
+                (message,) = await consumer.receive()
+                with servers.broker.lose_responses(RequestCode.ACK_MESSAGE), pytest.raises(RequestTimeout):
+                    await message.ack()
+                assert message.is_pending
+                await message.ack()  # once more has no effect at the broker
+                assert await consumer.receive(timeout=0) == []
+
+    run(work())
+
+
+def test_accounts_need_the_rights_of_consumers(tmp_path: Path) -> None:
+    """Responses without permission are raised at once, not when the time is over."""
+
+    async def work() -> None:
+        (tmp_path / "conf").mkdir()
+        (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+        async with AsyncLocalCluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+            signed = ClientSettings(credentials=Credentials("user-of-orders", "a-user-secret"))
+            async with Producer(servers.namesrv, "p", client=signed) as producer:
+                await producer.send("orders", b"1")
+            async with SimpleConsumer(servers.namesrv, "stock", "orders", start="first", client=signed) as consumer:
+                (message,) = await consumer.receive()
+                await message.change_invisible(60)
+                await message.ack()
+            for settings, group in ((ClientSettings(), "stock"), (signed, "other")):
+                async with SimpleConsumer(servers.namesrv, group, "orders", client=settings) as refused:
+                    with pytest.raises(ReplyError, match="acl config|permission|AclException"):
+                        await refused.receive(timeout=600)
+
+    run(work())
+
+
+def test_a_namespace_separates_topics_and_groups(tmp_path: Path) -> None:
+    async def work() -> None:
+        inside = ClientSettings(namespace="ns")
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p", client=inside) as producer:
+            await fill(producer, "t", 8)
+            async with member(servers, client=inside) as consumer:
+                received: list[PoppedMessage] = []
+                while len(received) < 8:
+                    received += await consumer.receive()
+                assert {message.topic for message in received} == {message.queue.topic for message in received} == {"t"}
+                await received[0].change_invisible(0)
+                await consumer.ack(received[1:])
+                (again,) = await consumer.receive()
+                await again.ack()
+                assert await consumer.receive(timeout=0) == []
+            async with SimpleConsumer(servers.namesrv, "ns%g", "ns%t", start="first") as outside:
+                # The same group under its full name: all are acknowledged.
+                assert await outside.receive(timeout=0) == []
+
+    run(work())

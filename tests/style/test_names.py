@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
 PATHS = [path.relative_to(ROOT) for path in sorted(PACKAGE.rglob("*.py"))]
 # The asyncio clients under the same names.
-TWINS = {PACKAGE.relative_to(ROOT) / "blocking" / name for name in ("producers.py", "consumers.py", "simple_consumer.py")}
+TWINS = {
+    PACKAGE.relative_to(ROOT) / "blocking" / name for name in ("producers.py", "consumers.py", "simple_consumer.py")
+}
 MODULE_REPEATS_MAX = 2  # two layers may name their half of one subject alike: `tables/journeys` and `pipeline/journeys`
 EMPTY_VARIABLES = {"one", "asked"}  # pronouns and participles: each had several meanings
 

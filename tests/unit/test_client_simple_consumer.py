@@ -107,7 +107,7 @@ def test_messages_of_all_queues_are_asked_for_with_the_subscription() -> None:
     stage = Stage({"a": [taken(stored(5, body=b"x", TAGS="x"))]})
 
     async def use(consumer: SimpleConsumer) -> None:
-        (message,) = await consumer.receive(8, invisible=12, timeout=7)
+        (message,) = await consumer.receive(8, invisible=12, timeout=4)
         assert (message.body, message.topic, message.attempt, message.is_pending) == (b"x", "T", 1, True)
         assert message.queue.broker == "a"
 
@@ -115,10 +115,10 @@ def test_messages_of_all_queues_are_asked_for_with_the_subscription() -> None:
     (asked,) = stage.of(POP)
     expected = {
         "consumerGroup": "g", "topic": "T", "queueId": "-1", "maxMsgNums": "8", "invisibleTime": "12000",
-        "pollTime": "7000", "initMode": "1", "expType": "TAG", "exp": "x || y", "order": "false",
+        "pollTime": "4000", "initMode": "1", "expType": "TAG", "exp": "x || y", "order": "false",
     }  # fmt: skip
     assert {name: asked.fields[name] for name in expected} == expected
-    assert asked.timeout_ms == 10_000
+    assert asked.timeout_ms == 7_000
 
 
 def test_sources_take_turns_and_the_last_one_waits_a_slice() -> None:

@@ -56,7 +56,7 @@ class TracedClient(Protocol):
 
 @runtime_checkable
 class RatedConsumer(Protocol):
-    """A `PushConsumer` or `LitePullConsumer`."""
+    """A `PushConsumer`, `LitePullConsumer` or `SimpleConsumer`."""
 
     @property
     def group(self) -> str: ...

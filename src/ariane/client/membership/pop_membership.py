@@ -40,7 +40,7 @@ log = logging.getLogger("ariane.client")
 T = TypeVar("T")
 
 SLICE_S = 1.0  # how long one of several sources may wait, while messages may arrive at the others
-POLL_S = 30.0  # how long the only source may
+POLL_S = 5.0  # how long the only source may: Apache does not wake a parked request for a retry
 EMPTY_PAUSE_S = 0.1  # after a source that was asked to wait and did not
 SUSPENSION = Backoff(first_s=0.5, longest_s=10.0)
 """How long a source is suspended after an error: a broker that does not respond delays each call by its time limit."""
