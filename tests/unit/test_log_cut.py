@@ -84,7 +84,10 @@ def test_a_cut_store_is_one_that_never_had_the_records(count: int) -> None:
     check_cut(store, opened(whole), count)
 
 
-@pytest.mark.parametrize(("kept", "seed"), [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), (SurvivingData.SOME, 1)])
+@pytest.mark.parametrize(
+    ("kept", "seed"),
+    [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in range(20))],
+)
 def test_a_power_loss_during_a_cut_leaves_the_whole_log_or_the_cut_one(kept: SurvivingData, seed: int) -> None:
     complete = FakeDisk()
     ends = closed(complete, CONFIG)

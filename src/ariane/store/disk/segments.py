@@ -131,8 +131,11 @@ class Segments:
 
         Without zeroing, an old record after the end would be valid again once newer records reach it.
         """
-        while self.bases and self.bases[-1] > end:
-            self.remove_file(self.bases[-1])
+        later = [base for base in self.bases if base > end]
+        for base in reversed(later):
+            self.remove_file(base)
+        if later:
+            self._disk.fsync_dir(self.directory)  # a loss of power may leave a short file, which only the last one may be
         if self.has(end):
             handle = self._files.get(self._paths[end - end % self.size])
             self._disk.truncate(handle, end % self.size)
