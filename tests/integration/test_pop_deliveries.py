@@ -15,7 +15,7 @@ from ariane.net.replies import Reply, abandon, make_peer
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import encode_header
-from ariane.protocol.requests.pop import ChangeInvisibleTime, PopMessage
+from ariane.protocol.requests.pop import ChangeInvisibleTime, PopMessage, PopNotification
 
 POP = PopMessage("G", "T", -1, 32, 60_000, 20_000)
 
@@ -120,3 +120,38 @@ def test_messages_for_a_client_that_has_vanished_are_delivered_to_others_at_once
             assert await client.ack(message) == 0
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_an_ordered_queue_stays_blocked_over_a_restart_except_for_the_request_whose_response_was_lost(
+    tmp_path: Path,
+) -> None:
+    async def before(client: Client) -> None:
+        await client.send(b"0", b"1", b"2")
+        assert bodies(await client.pop(2, order=True, attempt_id="a", queue_id=0)) == [b"0", b"1"]
+
+    async def after(client: Client) -> None:
+        assert await client.pop(2, order=True, attempt_id="b", queue_id=0) == []
+        messages = await client.pop(2, order=True, attempt_id="a", queue_id=0)
+        assert bodies(messages) == [b"0", b"1"]
+        await client.hide(messages[0], 200)
+        assert await client.ack(messages[1]) == 0
+        (failed,) = await client.pop(2, order=True, attempt_id="b", queue_id=0, poll_ms=20_000)
+        assert failed.body == b"0", "a message that failed is delivered before the next one"
+        assert await client.ack(failed) == 0
+        assert bodies(await client.pop(2, order=True, attempt_id="b", queue_id=0)) == [b"2"]
+
+    against_broker(config(tmp_path), before, after)
+
+
+def test_a_blocked_queue_has_no_messages_for_a_notification_in_order(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(b"0", b"1")
+        (message,) = await client.pop(1, order=True, queue_id=0)
+        header = PopNotification("G", "T", 0, 0, order=True)
+        answers = [await client.call(RequestCode.NOTIFICATION, header)]
+        answers.append(await client.call(RequestCode.NOTIFICATION, PopNotification("G", "T", 0, 0)))
+        assert await client.ack(message) == 0
+        answers.append(await client.call(RequestCode.NOTIFICATION, header))
+        assert [answer.field_map()["hasMsg"] for answer in answers] == ["false", "true", "true"]
+
+    against_broker(config(tmp_path), work)

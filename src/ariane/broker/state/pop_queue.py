@@ -76,6 +76,15 @@ class PopQueue:
             heapq.heappush(self._due, entry)
         return sorted(offset for _, offset in found)
 
+    def is_blocked(self, now_ms: int, attempt_id: str | None) -> bool:
+        """Whether order is lost if messages are taken: one that was taken before is neither acknowledged nor visible again.
+
+        A request with the attempt of the last one is the same request, whose response was lost: it gets its messages again.
+        """
+        if attempt_id is not None and attempt_id == self.attempt_id:
+            return False
+        return any(message.visible_ms > now_ms for message in self.taken.values())
+
     def take(self, offsets: Iterable[int], now_ms: int, visible_ms: int) -> None:
         """Note a delivery of messages, due ones and new ones. New ones are larger than all that were taken before."""
         for offset in offsets:

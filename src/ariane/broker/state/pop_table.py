@@ -32,11 +32,12 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
-class PopQueueEntry(msgspec.Struct, frozen=True):
+class PopQueueEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A queue in popState.json."""
 
     next: int
     taken: tuple[tuple[int, int, int, int], ...]  # offset, and the numbers of its TakenMessage
+    attempt: str | None = None  # of the last ordered request
 
 
 class PopDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,6 +60,7 @@ class PopTable:
             for topic, queues in topics.items():
                 for queue_id, entry in queues.items():
                     queue = self.open(QueueKey(group, topic, queue_id), entry.next)
+                    queue.attempt_id = entry.attempt
                     for offset, *message in entry.taken:
                         queue.restore(offset, TakenMessage(*message))
 
@@ -84,6 +86,7 @@ class PopTable:
             case MessagesTaken():
                 queue.take(change.offsets, change.at_ms, change.visible_ms)
                 queue.skip_to(change.next)
+                queue.attempt_id = change.attempt_id
             case MessagesAcknowledged():
                 queue.drop(change.offsets)
             case MessagesReturned():
@@ -109,6 +112,7 @@ class PopTable:
         ]
         for key, former, end in beyond:
             queue = self.open(key, end)
+            queue.attempt_id = former.attempt_id
             for offset, message in former.taken.items():
                 if offset < end:
                     queue.restore(offset, message)
@@ -120,7 +124,9 @@ class PopTable:
         for (group, topic), queues in self._queues.items():
             groups.setdefault(group, {})[topic] = {
                 queue_id: PopQueueEntry(
-                    queue.next, tuple((offset, *message) for offset, message in queue.taken.items())
+                    queue.next,
+                    tuple((offset, *message) for offset, message in queue.taken.items()),
+                    queue.attempt_id,
                 )
                 for queue_id, queue in queues.items()
             }

@@ -89,17 +89,15 @@ class PopService:
     ) -> TakenBatch | None:
         """Take up to `count` messages: those that are visible again, then new ones. None if there are none.
 
-        In order, nothing is taken while a message that was taken before is neither acknowledged nor visible again. A request with
-        the attempt of the last one is a repeated one, whose response was lost: it gets the same messages again.
+        In order, nothing is taken from a blocked queue (`PopQueue.is_blocked`), and new messages only if none is to be taken again.
         """
         queue = self.queue(key)
-        again = queue.due(now_ms, count)
-        if is_ordered and queue.taken:
-            is_repeated = attempt_id is not None and attempt_id == queue.attempt_id
-            if not is_repeated and any(message.visible_ms > now_ms for message in queue.taken.values()):
-                return None
+        if not is_ordered:
+            again, attempt_id = queue.due(now_ms, count), None
+        elif queue.is_blocked(now_ms, attempt_id):
+            return None
+        else:
             again = list(itertools.islice(queue.taken, count))
-        queue.attempt_id = attempt_id
         again, parts = self._read_again(key, queue, again)
         room = 0 if is_ordered and again else min(count - len(again), TAKEN_MAX - len(queue.taken))
         result: GetResult | None = None
@@ -110,7 +108,16 @@ class PopService:
                 new = tuple(record.queue_offset(data) for data in result.records)
                 parts.append(result.body)
             queue.skip_to(min(result.next_offset, result.max_offset))
-        return self._deliver(key, queue, (*again, *new), parts, result, invisible_ms, now_ms)
+        batch: TakenBatch | None = None
+        if offsets := (*again, *new):
+            deliveries = {offset: queue.taken[offset].deliveries for offset in again}
+            # Visible again 1 ms later at the earliest: the next delivery has another time, which makes this one's handles invalid.
+            visible_ms = now_ms + max(1, invisible_ms)
+            end = max(queue.next, offsets[-1] + 1)
+            self._record(MessagesTaken(*key, offsets, now_ms, visible_ms, end, attempt_id))
+            batch = TakenBatch(key.queue_id, offsets, b"".join(parts), result, deliveries)
+        self._commit(key, queue)
+        return batch
 
     def acknowledge(self, key: QueueKey, taken_ms: int, offsets: Iterable[int]) -> None:
         """End deliveries. Those that have ended, or were followed by another delivery, are ignored."""
@@ -146,6 +153,10 @@ class PopService:
         """Return the offset of the first message of a queue that is not acknowledged, 0 without any."""
         queue = self._table.get(key)
         return 0 if queue is None else queue.committed
+
+    def has_messages(self, key: QueueKey, queue: PopQueue, now_ms: int) -> bool:
+        """Whether a queue has messages that were never taken, or are visible again."""
+        return self.remaining(key, queue) > 0 or ((due_ms := queue.due_ms) is not None and due_ms <= now_ms)
 
     def remaining(self, key: QueueKey, queue: PopQueue) -> int:
         """Return how many messages of a queue were never taken."""
@@ -198,31 +209,6 @@ class PopService:
             self._record(MessagesAcknowledged(*key, offsets=tuple(lost)))
             self._commit(key, queue)
         return found, records
-
-    def _deliver(
-        self,
-        key: QueueKey,
-        queue: PopQueue,
-        offsets: tuple[int, ...],
-        parts: list[bytes],
-        result: GetResult | None,
-        invisible_ms: int,
-        now_ms: int,
-    ) -> TakenBatch | None:
-        if not offsets:
-            self._commit(key, queue)
-            return None
-        former = {offset: queue.taken[offset] for offset in offsets if offset in queue.taken}
-        # Former deliveries were earlier, so their handles become invalid: a message is visible again 1 ms later at the earliest.
-        visible_ms = now_ms + max(1, invisible_ms)
-        self._record(
-            MessagesTaken(
-                *key, offsets=offsets, at_ms=now_ms, visible_ms=visible_ms, next=max(queue.next, offsets[-1] + 1)
-            )
-        )
-        self._commit(key, queue)
-        deliveries = {offset: message.deliveries for offset, message in former.items()}
-        return TakenBatch(key.queue_id, offsets, b"".join(parts), result, deliveries)
 
     def _commit(self, key: QueueKey, queue: PopQueue) -> None:
         committed = queue.committed

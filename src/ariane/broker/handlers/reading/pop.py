@@ -146,7 +146,16 @@ class PopHandler:
         """Handle NOTIFICATION: whether there are messages to take, parked until there are."""
         request = decode_header(command, PopNotification)
         poll = _Poll(
-            PopMessage(request.consumer_group, request.topic, request.queue_id, 0, 0, request.poll_time),
+            PopMessage(
+                request.consumer_group,
+                request.topic,
+                request.queue_id,
+                max_msg_nums=0,
+                invisible_time=0,
+                poll_time=request.poll_time,
+                order=request.order,
+                attempt_id=request.attempt_id,
+            ),
             RecordFilter(),
             [],
         )
@@ -229,11 +238,11 @@ class PopHandler:
                     room -= len(batch.offsets)
                     size += len(batch.records)
             rest += self.service.remaining(key, queue)
-        if not request.max_msg_nums:  # a notification
-            due_ms = self.service.due_ms(request.consumer_group, request.topic)
-            if rest or (due_ms is not None and due_ms <= now_ms):
+            is_blocked = request.order and queue.is_blocked(now_ms, request.attempt_id)
+            if not request.max_msg_nums and not is_blocked and self.service.has_messages(key, queue, now_ms):
                 poll.reply.append(Reply(fields=encode_header(PopNotificationResponse(True))))
-        elif batches:
+                break
+        if batches:
             reply = _found(request, batches, now_ms, rest)
             give_back = functools.partial(self._give_back, request, batches, now_ms)
             poll.reply.append(msgspec.structs.replace(reply, on_unsent=give_back))

@@ -90,8 +90,11 @@ class QueuesUnlocked(msgspec.Struct, frozen=True, tag="unlocked"):
     queues: tuple[WireQueue, ...]
 
 
-class MessagesTaken(msgspec.Struct, frozen=True, tag="popTaken"):
-    """Messages that a group took from a queue by POP, new or again. `next`: offset of the first one that was never taken."""
+class MessagesTaken(msgspec.Struct, frozen=True, tag="popTaken", omit_defaults=True):
+    """Messages that a group took from a queue by POP, new or again.
+
+    `next`: offset of the first one that was never taken. `attempt_id`: of an ordered request, which may be repeated.
+    """
 
     group: str
     topic: str
@@ -100,6 +103,7 @@ class MessagesTaken(msgspec.Struct, frozen=True, tag="popTaken"):
     at_ms: int
     visible_ms: int
     next: int
+    attempt_id: str | None = None
 
 
 class MessagesAcknowledged(msgspec.Struct, frozen=True, tag="popAcked"):
