@@ -93,7 +93,7 @@ class PopHandler:
         except ReplyError as error:
             return _nothing(error.code, error.remark)
         if self._serve(poll):
-            return poll.reply[0]
+            return self._when_durable(poll.reply[0])
         if request.poll_time <= 0:
             return _nothing(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
         return self._park(poll, self.store.commit_log_max)
@@ -301,7 +301,8 @@ class PopHandler:
         except ReplyError as error:
             return _nothing(error.code, error.remark)
         if is_served:
-            return poll.reply[0]
+            reply = self._when_durable(poll.reply[0])
+            return reply if isinstance(reply, Reply) else await reply
         if not request.max_msg_nums:
             return Reply(fields=encode_header(PopNotificationResponse(False)))
         return _nothing(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
@@ -313,7 +314,11 @@ class PopHandler:
             self.polls.wake(key.group, key.topic)
         return self._when_durable(Reply())
 
-    def _when_durable(self, reply: Reply) -> HandlerResult:
+    def _when_durable(self, reply: Reply) -> Reply | Awaitable[Reply]:
+        """Return a reply that leaves when its change is as safe as the flush mode promises.
+
+        Deliveries wait, too: of one that a power loss takes back, the acknowledgement would have no effect.
+        """
         durable = self.durability.wait_locks_durable()
         return reply if durable is None else _reply_when_durable(durable, reply)
 
@@ -321,7 +326,11 @@ class PopHandler:
 async def _reply_when_durable(durable: Awaitable[None], reply: Reply) -> Reply:
     try:
         await durable
+    except asyncio.CancelledError:  # the connection was closed meanwhile
+        abandon(reply)
+        raise
     except FlushFailed as error:
+        abandon(reply)
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
     return reply
 
