@@ -10,9 +10,9 @@ import pytest
 from ariane import Admin
 from ariane.cli.admin.cluster_command import restart_arguments
 from ariane.cluster.connection import BrokerServer
-from ariane.cluster.rolling_restart import RestartStep, _set_steps
+from ariane.cluster.rolling_restart import RestartStep, _follows, _set_steps
 from ariane.cluster.servers.broker_runtime import parse_runtime
-from ariane.cluster.servers.broker_sets import SWITCH_LIMIT_S, MasterSwitch, broker_set
+from ariane.cluster.servers.broker_sets import SWITCH_LIMIT_S, BrokerSet, MasterSwitch, broker_set
 from ariane.errors import ArianeError, ConfigError, NotFound, ServerUnavailable, UsageError
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
@@ -208,3 +208,17 @@ def test_a_restart_command_gets_the_names_of_a_server_and_no_shell():
         restart_arguments("x {name}", step)
     with pytest.raises(UsageError, match="cannot be the broker"):
         restart_arguments("x", step._replace(server=BrokerServer("C", "a;reboot", 1, "10.0.0.1:10911")))
+
+
+def test_a_former_master_is_restarted_only_when_it_follows_the_new_one():
+    """It stays in the set without being connected: another stop would let sends wait for it."""
+
+    def state(former: dict[str, str]) -> BrokerSet:
+        found = broker_set("broker-a", [parse_runtime("h:0", former), parse_runtime("h:1", member("b", "MASTER"))])
+        assert found is not None
+        return found
+
+    assert not _follows(state(member("a", "RECONCILING")), "a")
+    assert not _follows(state(member("a", "FOLLOWER", epoch=2)), "a")
+    assert not _follows(state(member("a", "FOLLOWER")), "c")
+    assert _follows(state(member("a", "FOLLOWER")), "a")

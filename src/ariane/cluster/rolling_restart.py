@@ -16,12 +16,13 @@ from typing import Literal, NamedTuple
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.connection import REFRESH_MARGIN_S, ROUTE_REFRESH_S, BrokerServer
 from ariane.cluster.servers.broker_runtime import RuntimeInfo
-from ariane.cluster.servers.broker_sets import BrokerSet, BrokerSetOperations, broker_set
+from ariane.cluster.servers.broker_sets import FOLLOWER, BrokerSet, BrokerSetOperations, broker_set
 from ariane.cluster.topics.topic_queries import TopicQueries, is_of_group
 from ariane.errors import ArianeError, ServerUnavailable
 from ariane.model.topic import is_system_topic
 
 QUIET_S = 30.0  # for the last sends to a drained broker, when all producers have its new route
+SETTLE_S = 5.0  # between two pauses of a broker set: a send waits for one of them within its timeout (3 s), not for two
 RESTART_S = 600.0  # until a server runs again and has everything: the limit of one restart
 POLL_S = 0.5
 
@@ -139,6 +140,8 @@ class RestartOperations(BrokerSetOperations, TopicQueries):
                 await self._wait(functools.partial(self._has_everything, step), f"{step.member} to be in sync", clock)
             else:
                 await self._restart(step, restart, clock)
+            if step.member:
+                await clock.sleep(SETTLE_S)
 
     async def _wait_quiet(self, server: BrokerServer, report: Callable[[str], None], clock: Clock) -> None:
         deadline = clock.monotonic() + QUIET_S
@@ -178,7 +181,7 @@ class RestartOperations(BrokerSetOperations, TopicQueries):
         server = step.server
         if step.member:
             state, _ = await self.fetch_broker_set(server.broker)
-            return state.master is not None and step.member in state.in_sync
+            return _follows(state, step.member)
         registered = await self.select_brokers(broker=server.broker, with_slaves=True)
         if server not in registered:
             return False
@@ -186,6 +189,18 @@ class RestartOperations(BrokerSetOperations, TopicQueries):
             return True
         master = next(other for other in registered if other.is_master)
         return _log_end(await self.fetch_runtime(server.addr)) >= _log_end(await self.fetch_runtime(master.addr))
+
+
+def _follows(state: BrokerSet, name: str) -> bool:
+    """Return whether a member follows the master of its set.
+
+    The set alone does not say it: a former master stays in it, and is waited for, before it has connected to the new one.
+    """
+    master = state.master
+    member = next((member for member in state.members if member.name == name), None)
+    if master is None or member is None or name not in state.in_sync:
+        return False
+    return member.role == FOLLOWER and member.epoch == master.epoch
 
 
 def _log_end(runtime: RuntimeInfo) -> int:

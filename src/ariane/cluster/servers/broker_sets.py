@@ -19,6 +19,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
 
 MASTER = "MASTER"  # role of the member that serves
+FOLLOWER = "FOLLOWER"  # role of a member that copies its log
 SWITCH_LIMIT_S = 30.0  # until a successor serves: its start, or the ttl of a lease that could not be released
 POLL_S = 0.1
 
