@@ -81,7 +81,7 @@ TRACES = TopicSource(
         AppendTable(t.TRACE_REJECTS, trace_decoding.trace_rejects),
     ),
     # By size: a trace message has one record or many.
-    limits={"maxBytesPerTrigger": "64m"},
+    limits={"maxBytesPerTrigger": "32m"},
 )
 SAMPLES = TopicSource(
     "samples",
