@@ -46,18 +46,17 @@ def select_displaced(
 
     It may be `newest` itself.
     """
-    networks = {connection: network_of(connection.ip) for connection in connections}
-    same_address = [connection for connection in connections if networks[connection] == networks[newest]]
+    network = network_of(newest.ip)
+    same_address = [each for each in connections if each.ip == newest.ip or network_of(each.ip) == network]
     if len(same_address) > limits.per_address:
-        crowded = same_address
-    elif len(connections) > limits.total:
-        crowded = list(connections)
-    else:
+        # Its oldest that has not identified itself, or else its newest. One address may connect often: nothing else is compared.
+        return next((each for each in same_address if not each.is_identified and each is not newest), newest)
+    if len(connections) <= limits.total:
         return None
-    counts = collections.Counter(networks[connection] for connection in crowded)
-    unidentified = [connection for connection in crowded if not connection.is_identified and connection is not newest]
-    # The address with most connections loses its oldest that has not identified itself, or else its newest.
-    return max(unidentified or reversed(crowded), key=lambda connection: counts[networks[connection]])
+    counts = collections.Counter(network_of(each.ip) for each in connections)
+    unidentified = [each for each in connections if not each.is_identified and each is not newest]
+    # The same of the address with most connections.
+    return max(unidentified or reversed(connections), key=lambda each: counts[network_of(each.ip)])
 
 
 @functools.lru_cache(NETWORKS_REMEMBERED)
