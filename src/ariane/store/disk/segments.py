@@ -135,7 +135,8 @@ class Segments:
         for base in reversed(later):
             self.remove_file(base)
         if later:
-            self._disk.fsync_dir(self.directory)  # a loss of power may leave a short file, which only the last one may be
+            # A loss of power may leave the next file short, which only the last one may be.
+            self._disk.fsync_dir(self.directory)
         if self.has(end):
             handle = self._files.get(self._paths[end - end % self.size])
             self._disk.truncate(handle, end % self.size)
