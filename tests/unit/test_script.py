@@ -39,3 +39,16 @@ def test_all_tests_run_in_parallel_and_arguments_are_passed_on(tmp_path: Path) -
         command = [ROOT / "ariane", "test", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout == f"-m pytest {expected}\n"
+
+
+def test_the_environment_of_another_clone_is_not_emptied(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    installed(other)
+    (other / ".installed-core").write_text("/another/clone\n")
+    link = tmp_path / "venv"
+    link.symlink_to(other)
+    environment = os.environ | {"ARIANE_VENV": str(link)}
+    done = subprocess.run([ROOT / "ariane", "--version"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{link} is a link to {other}, which would be emptied" in done.stderr
+    assert (other / "bin" / "python").exists()
