@@ -17,13 +17,14 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def to_builtins(value: Any) -> Any:
-    """Return a value made of dicts, lists, texts, numbers, booleans and None.
+    """Return a value made of dicts, lists, texts, numbers, booleans and None, without members that are not set.
 
     Bytes become text if they are UTF-8, and an object {"hex": "…"} otherwise.
     """
     if isinstance(value, msgspec.Struct):
         names = {field.name: field.encode_name for field in msgspec.structs.fields(value)}
-        return {_camel(wire): to_builtins(getattr(value, name)) for name, wire in names.items()}
+        members = {_camel(wire): getattr(value, name) for name, wire in names.items()}
+        return {name: to_builtins(member) for name, member in members.items() if member is not msgspec.UNSET}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {_camel(name): to_builtins(item) for name, item in value._asdict().items()}
     if isinstance(value, Mapping):
