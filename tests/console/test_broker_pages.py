@@ -285,7 +285,7 @@ def test_settings_are_searched_and_compared(client: TestClient) -> None:
     assert rows["brokerId"]["differing"] == [{"broker": "broker-a", "brokerId": 1, "value": "1"}]
     assert "brokerName" not in rows
     found = get(client, path, q="reservedtime")["settings"]
-    assert [row["key"] for row in found["items"]] == ["fileReservedTime"]
+    assert [row["key"] for row in found["items"]] == ["cutReservedTime", "fileReservedTime"]
 
 
 def test_a_setting_is_changed_on_master_and_slave(client: TestClient) -> None:

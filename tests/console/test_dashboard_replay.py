@@ -72,6 +72,10 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "broker-config", r"extra \.body\.data\.(memberName|minInSyncReplicas|confirmedReads|failover\w+)",
         "settings of replication", (NEW,)
     ),
+    IntendedDifference(
+        "broker-config", r"extra \.body\.data\.(cut\w+|grpcServer\w+|defaultMessageType)",
+        "settings of what was cut off a log, and of clients of RocketMQ 5", (NEW,)
+    ),
     IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),
     IntendedDifference(
         "broker-config", r"extra \.body\.data\.(server|address|account)[A-Z]\w+(Max|PerSecond|PerHour)",

@@ -151,7 +151,8 @@ def test_the_signature_is_that_of_the_asyncio_client() -> None:
         if name == "ConsumerMessage":
             continue
         twin, own = getattr(ariane, name), getattr(blocking, name)
-        assert inspect.signature(own) == inspect.signature(twin)
+        if name != "PoppedMessage":  # made by the clients only
+            assert inspect.signature(own) == inspect.signature(twin)
         public = {item for item in vars(twin) if not item.startswith("_")}
         missing = public - set(dir(own)) - {"send_in_transaction", "client_id"}
         if name != "ClientInstance":  # its methods are for the clients that share it

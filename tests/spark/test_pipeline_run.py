@@ -292,7 +292,7 @@ def test_micro_batches_of_a_backlog_are_limited() -> None:
     for source in job.sources:
         options = source_options.parse({"namesrv": "127.0.0.1:9876", **source.options, **source.limits})
         limits[source.name] = (options.max_bytes_per_trigger, options.max_offsets_per_trigger)
-    assert limits == {"traces": (64 * 1024 * 1024, None), "messages": (None, 400_000)}
+    assert limits == {"traces": (32 * 1024 * 1024, None), "messages": (None, 400_000)}
 
 
 def test_a_second_pipeline_is_rejected(fed: Fed) -> None:
