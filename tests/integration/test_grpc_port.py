@@ -450,6 +450,16 @@ def test_a_call_that_is_too_large_or_no_message_is_refused_by_itself(tmp_path: P
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         reply = api.SendMessageResponse.FromString(await send(b"\xff", metadata=client._headers(), timeout=20))
         assert (code_of(reply), reply.status.message[:26]) == (40000, "Invalid SendMessageRequest")
+        acknowledge = client._channel.unary_unary(f"/{api.SERVICE}/AckMessage")
+        for data, text in (
+            (b"x" * (1 << 21), "expected at most 1048576"),
+            (b"\x1a\x00" * 1_001, "expected at most 1000"),
+        ):
+            names = api.AckMessageRequest(group={"name": "g"}, topic=TOPIC).SerializeToString()
+            refused = await acknowledge(names + data, metadata=client._headers(), timeout=20)
+            reply = api.AckMessageResponse.FromString(refused)
+            assert code_of(reply) == 40000
+            assert text in reply.status.message
         assert code_of(await client.call("QueryRoute", topic=TOPIC)) == 20000
 
     serving(tmp_path, test)

@@ -272,6 +272,20 @@ def test_refused_settings(settings: dict[str, Any], text: str) -> None:
         client_settings.parse(api.Settings(**settings), NOW_MS)
 
 
+def test_a_call_has_a_bounded_number_of_entries_and_short_expressions() -> None:
+    topic = {"name": "T"}
+    publishing = api.Settings(client_type=1, publishing={"topics": [topic] * 1_001})
+    subscriptions = [{"topic": topic, "expression": {"type": 1, "expression": "*"}}] * 1_001
+    subscribing = api.Settings(client_type=3, subscription={"group": {"name": "g"}, "subscriptions": subscriptions})
+    for settings in (publishing, subscribing):
+        with pytest.raises(CallRefused, match="1001 entries in a call: expected at most 1000"):
+            client_settings.parse(settings, NOW_MS)
+    for kind in (1, 2):
+        expression = api.FilterExpression(type=kind, expression="a" * 16_385)
+        with pytest.raises(CallRefused, match="expression of 16385 characters: expected at most 16384"):
+            client_settings.subscription_data(api.Resource(**topic), expression, NOW_MS)
+
+
 def test_a_message_group_has_one_queue_which_few_changes_move() -> None:
     # The values in the tests of Guava's Hashing.consistentHash.
     first = [0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83]

@@ -40,6 +40,7 @@ from ariane.proxy.transaction_ids import transaction_id
 
 COMMANDS_MAX = 1_000  # queued for the Telemetry stream of a client
 NAMES_MAX = 1_000  # topics that a client without settings is known to use
+SUBSCRIPTIONS_MAX = 64  # of a client without settings; each may have thousands of tags
 
 SIMPLE, PUSH = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
 
@@ -82,10 +83,12 @@ class ClientSession:
 
     def note_subscription(self, group: str, subscription: SubscriptionData) -> None:
         """Note a receive call, for heartbeats before the client sends its settings."""
+        if self.settings is not None and self.settings.group == group:
+            return
         key = group, subscription.topic
         former = self.subscriptions.get(key)
         if former is None or former.sub_string != subscription.sub_string:
-            if len(self.subscriptions) >= NAMES_MAX:
+            if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
                 self.subscriptions.clear()
             self.subscriptions[key] = subscription
 

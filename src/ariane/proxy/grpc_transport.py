@@ -31,6 +31,8 @@ log = logging.getLogger("ariane.proxy")
 _peer_log = PeerLog(log)
 
 MESSAGE_MAX = 16 * 1024 * 1024  # bytes of a request, as of a frame of remoting
+SMALL_MAX = 1024 * 1024  # bytes of a request without bodies: decoding may take forty times as much memory
+SIZES_MAX = {"SendMessage": MESSAGE_MAX, "Telemetry": 4 * SMALL_MAX}  # Telemetry returns stack traces
 IDLE_MS = 120_000
 STREAMS_MAX = 4_096  # calls of a connection: a process has one connection for all its clients
 CLIENT_ID_MAX = 255  # characters
@@ -135,7 +137,7 @@ class GrpcTransport:
             try:
                 call = self._open(context, len(data))
                 try:
-                    return await method(_decoded(f"{name}Request", data), call)
+                    return await method(_decoded(name, data), call)
                 except ReplyError as error:
                     raise call.refusal_of(error) from error
             except Exception as error:  # noqa: BLE001 - whatever a call does, the server answers the next
@@ -149,7 +151,7 @@ class GrpcTransport:
         try:
             call = self._open(context, len(data))
             try:
-                async for reply in self._calls.receive(_decoded(f"{name}Request", data), call):
+                async for reply in self._calls.receive(_decoded(name, data), call):
                     yield reply
             except ReplyError as error:
                 raise call.refusal_of(error) from error
@@ -162,7 +164,7 @@ class GrpcTransport:
 
         async def decoded() -> AsyncIterator[Any]:
             async for data in commands:
-                yield _decoded("TelemetryCommand", data)
+                yield _decoded("Telemetry", data)
 
         try:
             call = self._open(context, 0)
@@ -243,10 +245,14 @@ class GrpcTransport:
         return CallRefused(StatusCode.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
 
-def _decoded(name: str, data: bytes) -> Any:
-    """Return a message. Raise CallRefused if the data is not one."""
+def _decoded(call: str, data: bytes) -> Any:
+    """Return the message of a call. Raise CallRefused if the data is not one, or too large."""
     from google.protobuf.message import DecodeError
 
+    most = SIZES_MAX.get(call, SMALL_MAX)
+    if len(data) > most:
+        raise CallRefused(StatusCode.BAD_REQUEST, f"Invalid {call} of {len(data)} bytes: expected at most {most}")
+    name = f"{call}Command" if call == "Telemetry" else f"{call}Request"
     try:
         return getattr(api, name).FromString(data)
     except DecodeError as error:

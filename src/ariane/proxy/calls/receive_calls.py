@@ -89,6 +89,7 @@ class ReceiveCalls:
     async def ack_message(self, request: Any, call: Call) -> Any:
         """Acknowledge messages, each with a result of its own."""
         group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
+        field_checks.check_entries(request.entries)
         entries = await asyncio.gather(*(self._acknowledge(entry, group, topic, call) for entry in request.entries))
         if not entries:
             raise CallRefused(StatusCode.INTERNAL_SERVER_ERROR, "ack message result is empty")

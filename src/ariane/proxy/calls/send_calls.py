@@ -45,6 +45,7 @@ class SendCalls:
         """Store messages, each with a result of its own."""
         if not request.messages:
             raise CallRefused(StatusCode.MESSAGE_CORRUPTED, "no message to send")
+        field_checks.check_entries(request.messages)
         if any(message.topic != request.messages[0].topic for message in request.messages):
             raise CallRefused(StatusCode.MESSAGE_CORRUPTED, "topic in message is not same")
         limits, now_ms = self.settings.send_limits, self.now_ms()

@@ -13,7 +13,7 @@ import msgspec
 from ariane.filter import tags
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.protocol.requests.clients import SubscriptionData
-from ariane.protocol.requests.messaging import SQL92, TAG
+from ariane.protocol.requests.messaging import EXPRESSION_MAX, SQL92, TAG
 from ariane.proxy import api
 from ariane.proxy.conversion import field_checks
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
@@ -61,11 +61,13 @@ def parse(settings: Any, now_ms: int) -> ReportedSettings:
         text = "the settings have neither publishing nor subscription data"
         raise CallRefused(StatusCode.BAD_REQUEST, text)
     if which == "publishing":
+        field_checks.check_entries(settings.publishing.topics)
         topics = tuple(dict.fromkeys(field_checks.topic_name(topic) for topic in settings.publishing.topics))
         return ReportedSettings(kind, topics=topics, request_timeout_ms=timeout_ms)
     if kind not in CONSUMERS:
         raise CallRefused(StatusCode.UNRECOGNIZED_CLIENT_TYPE, f"Client type is not consumer, type: {kind.name}")
     subscription = settings.subscription
+    field_checks.check_entries(subscription.subscriptions)
     return ReportedSettings(
         kind,
         group=field_checks.group_name(subscription.group),
@@ -88,6 +90,9 @@ def client_kind(number: int) -> ClientKind:
 def subscription_data(topic: Any, expression: Any, now_ms: int) -> SubscriptionData:
     """Return a subscription, as heartbeats of remoting clients have it. Raise CallRefused if a tag expression has no tag."""
     name, text = field_checks.topic_name(topic), expression.expression.strip() or tags.ALL
+    if len(text) > EXPRESSION_MAX:
+        reason = f"Invalid filter expression of {len(text)} characters: expected at most {EXPRESSION_MAX}"
+        raise CallRefused(StatusCode.ILLEGAL_FILTER_EXPRESSION, reason)
     if expression.type == FILTER_SQL:
         return SubscriptionData(expression_type=SQL92, sub_string=text, sub_version=now_ms, topic=name)
     selected = tags.parse(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 from ariane.model import message as names
@@ -20,6 +20,7 @@ GROUP_BYTES_MAX = 64  # of a message group: shorter ones are accepted
 PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16_384
 RECOVERY_S_MAX = 3_600
+ENTRIES_MAX = 1_000  # messages, topics or subscriptions of a call: an empty one takes two bytes, and its object eighty
 INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 10_000, 43_200_000
 ALLOWED = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 
@@ -68,6 +69,12 @@ def group_name(group: Any) -> str:
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise CallRefused(code, "cannot use system consumer group")
     return name
+
+
+def check_entries(entries: Sized) -> None:
+    """Raise CallRefused if a call cannot have as many entries."""
+    if len(entries) > ENTRIES_MAX:
+        raise CallRefused(StatusCode.BAD_REQUEST, f"{len(entries)} entries in a call: expected at most {ENTRIES_MAX}")
 
 
 def check_tag(tag: str) -> None:
