@@ -9,7 +9,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,21 +92,28 @@ def page_prose(page: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
-def test_texts_use_the_terms_of_the_glossary(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    lines = python_prose(text) if path.suffix == ".py" else page_prose(text)
-    result = [f"{path.name}:{number}: {fault!r}" for number, line in lines for fault in faults(line)]
-    assert result == [], "docs/glossary.md has the terms"
+Prose = Callable[[str], Iterator[tuple[int, str]]]
 
 
-@pytest.mark.parametrize("path", [*TESTS, *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
-def test_comments_of_tests_and_scripts_use_the_terms_of_the_glossary(path: Path) -> None:
-    if path.resolve() == Path(__file__).resolve():
-        return  # quotes the words
-    text = path.read_text(encoding="utf-8")
-    lines = comments_and_docstrings(text) if path.suffix == ".py" else script_prose(text)
-    wrong = [f"{path.name}:{number}: {fault!r}" for number, line in lines for fault in faults(line)]
+def faults_of_files(paths: Iterable[Path], prose: Prose) -> list[str]:
+    """Return the faults of the prose of these files, with their places."""
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {fault!r}"
+        for path in paths
+        for number, line in prose(path.read_text(encoding="utf-8"))
+        for fault in faults(line)
+    ]
+
+
+@pytest.mark.parametrize(("paths", "prose"), [(SOURCES, python_prose), (PAGES, page_prose)], ids=["sources", "pages"])
+def test_texts_use_the_terms_of_the_glossary(paths: list[Path], prose: Prose) -> None:
+    assert faults_of_files(paths, prose) == [], "docs/glossary.md has the terms"
+
+
+def test_comments_of_tests_and_scripts_use_the_terms_of_the_glossary() -> None:
+    python = [path for path in (*TESTS, *SCRIPTS) if path.suffix == ".py" and path != Path(__file__).resolve()]
+    shell = [path for path in SCRIPTS if path.suffix != ".py"]
+    wrong = faults_of_files(python, comments_and_docstrings) + faults_of_files(shell, script_prose)
     assert wrong == [], "docs/glossary.md has the terms"
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
@@ -66,6 +65,11 @@ def texts() -> list[tuple[Path, str]]:
     return results
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -101,17 +105,19 @@ def test_no_class_has_an_empty_suffix():
     faults = [
         f"{shown(path)}: {node.name}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_SUFFIXES)
     ]
     assert faults == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_every_module_has_a_docstring_and_a_readable_size(path: Path):
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text)), "a docstring at its head says what it is"
-    assert len(text.splitlines()) <= LINES_MAX
+def test_every_module_has_a_docstring():
+    assert [shown(path) for path in MODULES if not ast.get_docstring(tree_of(path))] == [], "it says what the module is"
+
+
+def test_every_module_has_a_readable_size():
+    sizes = {shown(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {path: size for path, size in sizes.items() if size > LINES_MAX} == {}
 
 
 def test_every_package_has_an_init():
@@ -153,7 +159,7 @@ def test_servers_never_execute_or_unpickle_data():
     forbidden = {"subprocess", "pickle", "marshal", "shelve", "multiprocessing"}
     faults = []
     for path in (p for p in MODULES if p.relative_to(PACKAGE).parts[0] in servers):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
