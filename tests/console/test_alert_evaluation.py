@@ -11,6 +11,7 @@ import pytest
 
 import tables_on_disk
 from ariane.clock import ms_of
+from ariane.cluster.servers.broker_sets import BrokerSet, SetMember
 from ariane.console.alerts import evaluation as module
 from ariane.console.alerts.alert_rules import (
     DEFAULT_RULES,
@@ -331,6 +332,27 @@ def test_readings_of_a_snapshot() -> None:
     assert values[AlertMetric.REPLICATION_DELAY] == {"a:1": (1.5, True)}
     assert not read_snapshot(msgspec.structs.replace(snapshot, unavailable=("b",))).is_complete
     assert not read_snapshot(msgspec.structs.replace(snapshot, base_as_of_ms=None)).is_complete
+
+
+def test_readings_of_broker_sets() -> None:
+    m1, m2 = SetMember("m1", "h:1", "MASTER", 3, 9, ""), SetMember("m2", "h:2", "RECONCILING", 2, 5, "late")
+    sets = {
+        "a": BrokerSet("a", (m1, m2), ("m1",)),
+        "b": BrokerSet("b", (m1, m2), ("m1",)),
+        "c": BrokerSet("c", (m2,), ("m2",)),
+    }
+    rows = (BrokerRow(cluster="c", broker="b", broker_id=2, addr="h:3", is_up=False),)
+    values = read_snapshot(LiveSnapshot(as_of_ms=5, brokers=rows, broker_sets=sets)).values
+    assert values[AlertMetric.BROKER_SET_MASTER] == {"a": (1.0, False), "b": (1.0, False), "c": (None, False)}
+    assert values[AlertMetric.BROKER_SET_BEHIND] == {"a": (1, False), "b": (1, True), "c": (None, False)}
+
+
+def test_a_broker_set_that_is_not_listed_any_more_keeps_its_alert() -> None:
+    metric = AlertMetric.BROKER_SET_MASTER
+    run = Run(changed(LAG, metric=metric, condition=AlertCondition.UNKNOWN, hold_s=30))
+    for second, values in ((0, {"a": 1}), (10, {"a": None}), (40, {"a": None}), (50, {}), (60, {"a": 1})):
+        run.at(second, values, metric=metric)
+    assert run.log == [(40, "a", True), (60, "a", False)]
 
 
 # --- pipeline ---

@@ -15,6 +15,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
+from ariane.cluster.servers.broker_sets import BrokerSet, SetMember
 from ariane.console.app import create_app
 from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, change_setting, clean
 from ariane.console.areas.brokers.broker_details import ServerQuery, broker_detail, broker_servers
@@ -236,6 +237,47 @@ def test_certificates_that_expire_are_shown(tmp_path: Path) -> None:
     assert "TLS certificate of ns:1: expired." in names
     assert "ns:1 is open to other machines: anyone can register brokers" in names
     assert "TLS certificate of ns:2" not in names and cluster.count("badge-danger") == 1
+
+
+class BrokerSetLive:
+    """The snapshot of a broker set whose master, if it has one, is m1."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    async def snapshot(self, wait_s: float = 0) -> LiveSnapshot:
+        rows = tuple(
+            BrokerRow(cluster="c", broker="a", broker_id=number, addr=f"a:{number}", is_up=True) for number in (0, 2)
+        )
+        members = (
+            SetMember("m1", "a:0", self._role, 7, 900, ""),
+            SetMember("m2", "a:2", "RECONCILING", 6, 388, "<late>"),
+        )
+        return LiveSnapshot(as_of_ms=1, brokers=rows, broker_sets={"a": BrokerSet("a", members, ("m1",))})
+
+
+@pytest.mark.parametrize("path", ["/cluster", "/brokers/a"])
+def test_members_of_a_broker_set_are_shown(tmp_path: Path, path: str) -> None:
+    settings = ConsoleSettings(namesrv="ns:1", data_dir=tmp_path)
+
+    def page(role: str) -> tuple[str, Any]:
+        services = ConsoleServices(settings=settings, peers=NoServers(), live=BrokerSetLive(role))
+        with TestClient(create_app(contextlib.nullcontext(services)), base_url="http://127.0.0.1") as client:
+            view = get(client, f"/api/v1{path}")
+            return client.get(path).text, view["brokerSet"] if path != "/cluster" else view["clusters"][0][
+                "brokerSets"
+            ][0]
+
+    text, brokers = page("MASTER")
+    assert (brokers["master"], brokers["inSync"]) == ("m1", ["m1"])
+    late = brokers["members"][1]
+    assert (late["role"], late["epoch"], late["isInSync"], late["lagBytes"]) == ("RECONCILING", 6, False, 512)
+    row = text.partition('id="member-a-m2"')[2].partition("</tr>")[0]
+    assert [part in row for part in ("compares its log", "badge-warning", "&lt;late&gt;", "512")] == [True] * 4
+    assert "is its master" not in text
+    text, brokers = page("HOLDING")
+    assert (brokers["master"], brokers["members"][1]["lagBytes"]) == (None, None)
+    assert "No member of the broker set a is its master" in text
 
 
 def test_the_days_of_a_certificate_are_a_figure_with_a_meaning() -> None:

@@ -11,7 +11,14 @@ import pytest
 from ariane.console.live.live_history import Rates, broker_key, cluster_key, group_key
 from ariane.console.live.live_snapshot import BrokerShare, GroupRow, TopicRow
 from ariane.console.live.replication_delay import ReplicationObserver
-from ariane.console.live.snapshot_builder import broker_rows, group_rows, history_values, topic_rows, totals
+from ariane.console.live.snapshot_builder import (
+    broker_rows,
+    broker_sets,
+    group_rows,
+    history_values,
+    topic_rows,
+    totals,
+)
 from ariane.metrics.polling.pauses import Pauses
 from ariane.metrics.polling.scraped_cluster import (
     ConnectedClient,
@@ -172,6 +179,31 @@ def test_figures_of_a_broker_are_unknown_while_it_is_silent() -> None:
     assert (up.put_today, up.got_today, up.tps_in, up.disk_ratio, up.log_end) == (40, 7, 2.5, 0.25, 900)
     assert (down.is_up, down.reason, down.tps_in, down.put_today, down.log_end) == (False, "gone", None, None, None)
     assert down.replication_lag_bytes is None
+
+
+def member(broker: ScrapedBroker, **failover: str) -> ScrapedBroker:
+    values = {f"failover{key}": value for key, value in failover.items()}
+    return msgspec.structs.replace(broker, runtime={**broker.runtime, **values})
+
+
+def test_members_of_a_broker_set_are_those_that_respond() -> None:
+    master = member(MASTER, Member="m1", Role="MASTER", Epoch="7", Set="m1,m2")
+    follower = member(SLAVE, Member="m2", Role="FOLLOWER", Epoch="7", Set="m1,m2,m3", Refusal="")
+    late = member(
+        msgspec.structs.replace(SLAVE, broker_id=2, addr="a:3"), Member="m3", Role="RECONCILING", Refusal="late"
+    )
+    (brokers,) = broker_sets([master, follower, late, second_master()]).values()
+    assert (brokers.master and brokers.master.name, brokers.in_sync) == ("m1", ("m1", "m2"))
+    assert [(item.name, brokers.lag(item), item.refusal) for item in brokers.members] == [
+        ("m1", 0, ""), ("m2", 200, ""), ("m3", 200, "late"),
+    ]  # fmt: skip
+    alone = broker_sets([silent(master), follower])["a"]
+    assert (alone.master, [item.name for item in alone.members]) == (None, ["m2"])
+
+
+@pytest.mark.parametrize("invalid", [{"Epoch": "x", "Member": "m1"}, {"Epoch": "1"}])
+def test_a_broker_set_with_invalid_values_is_not_shown(invalid: dict[str, str]) -> None:
+    assert broker_sets([member(MASTER, Role="MASTER", **invalid)]) == {}
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "9" * 400])

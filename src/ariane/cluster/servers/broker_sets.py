@@ -14,7 +14,7 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.connection import Answers, BrokerUnavailable, Change
 from ariane.cluster.servers.broker_admin import BrokerOperations
 from ariane.cluster.servers.broker_runtime import RuntimeInfo
-from ariane.errors import ConfigError, NotFound, ServerUnavailable, UsageError
+from ariane.errors import ConfigError, NotFound, ProtocolError, ServerUnavailable, UsageError
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.failover import MemberAnswer, MemberRequest
 
@@ -66,25 +66,33 @@ class MasterSwitch(NamedTuple):
 
 
 def broker_set(broker: str, runtimes: Sequence[RuntimeInfo]) -> BrokerSet | None:
-    """Return the set that brokers of one name report; None if none of them has failover."""
-    members: list[tuple[SetMember, str]] = []
-    for runtime in runtimes:
-        table = runtime.table
-        if "failoverRole" in table:
-            member = SetMember(
-                table["failoverMember"],
-                runtime.addr,
-                table["failoverRole"],
-                int(table.get("failoverEpoch", 0)),
-                int(table.get("commitLogMaxOffset", 0)),
-                table.get("failoverRefusal", ""),
-            )
-            members.append((member, table.get("failoverSet", "")))
+    """Return the set that brokers of one name report; None if none of them has failover.
+
+    Raises:
+        ProtocolError: a broker reports invalid values.
+    """
+    reporting = [runtime for runtime in runtimes if "failoverRole" in runtime.table]
+    members = [(_member(runtime), runtime.table.get("failoverSet", "")) for runtime in reporting]
     if not members:
         return None
     _, names = max(members, key=lambda item: (item[0].role == MASTER, item[0].epoch))
     ordered = sorted(member for member, _ in members)
     return BrokerSet(broker, tuple(ordered), tuple(filter(None, names.split(","))))
+
+
+def _member(runtime: RuntimeInfo) -> SetMember:
+    table = runtime.table
+    try:
+        return SetMember(
+            table["failoverMember"],
+            runtime.addr,
+            table["failoverRole"],
+            int(table.get("failoverEpoch", 0)),
+            int(table.get("commitLogMaxOffset", 0)),
+            table.get("failoverRefusal", ""),
+        )
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"runtime info of {runtime.addr} has no valid state of its broker set: {error}") from error
 
 
 class BrokerSetOperations(BrokerOperations):

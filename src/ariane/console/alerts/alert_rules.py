@@ -34,6 +34,8 @@ class AlertMetric(enum.StrEnum):
     BROKER_DISK = "brokerDisk"
     CERTIFICATE_DAYS = "certificateDays"
     REPLICATION_DELAY = "replicationDelay"
+    BROKER_SET_MASTER = "brokerSetMaster"
+    BROKER_SET_BEHIND = "brokerSetBehind"
     PIPELINE_TABLE_AGE = "pipelineTableAge"
     PIPELINE_SOURCE = "pipelineSource"
     PIPELINE_REJECTED = "pipelineRejected"
@@ -92,6 +94,12 @@ METRICS: Mapping[AlertMetric, MetricDefinition] = {
         "server", _("Remaining validity of a certificate"), _("days"), (AlertCondition.BELOW,)
     ),
     AlertMetric.REPLICATION_DELAY: MetricDefinition("broker", _("Replication delay of a slave"), "s"),
+    AlertMetric.BROKER_SET_MASTER: MetricDefinition(
+        "broker", _("Master of a broker set"), "", (AlertCondition.UNKNOWN,)
+    ),
+    AlertMetric.BROKER_SET_BEHIND: MetricDefinition(
+        "broker", _("Members of a broker set that are not in sync"), _("members")
+    ),
     AlertMetric.PIPELINE_TABLE_AGE: MetricDefinition("table", _("Age of a table of the pipeline"), "s"),
     AlertMetric.PIPELINE_SOURCE: MetricDefinition(
         "source", _("State of a source of the pipeline"), "", (AlertCondition.UNKNOWN,)
@@ -193,6 +201,15 @@ DEFAULT_RULES = (
     AlertRule(
         id="default-replication", name="Slave is a minute behind", metric=AlertMetric.REPLICATION_DELAY,
         condition=AlertCondition.ABOVE, threshold=60, hold_s=60, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-broker-set-master", name="Broker set without a master", metric=AlertMetric.BROKER_SET_MASTER,
+        condition=AlertCondition.UNKNOWN, hold_s=30, severity=Severity.CRITICAL,
+    ),
+    AlertRule(
+        id="default-broker-set-behind", name="Member of a broker set is not in sync",
+        metric=AlertMetric.BROKER_SET_BEHIND, condition=AlertCondition.ABOVE, threshold=0, hold_s=120,
+        severity=Severity.WARNING,
     ),
     AlertRule(
         id="default-pipeline-source", name="Pipeline waits for a server", metric=AlertMetric.PIPELINE_SOURCE,

@@ -19,6 +19,13 @@ from ariane.console.alerts.alert_rules import AlertCondition, AlertMetric, Alert
 from ariane.console.alerts.readings import MetricReading, SnapshotReadings
 
 STATES_MAX = 10_000  # alerts that are pending or firing
+# One that is not listed any more may have failed.
+SERVER_METRICS = (
+    AlertMetric.BROKER,
+    AlertMetric.REPLICATION_DELAY,
+    AlertMetric.BROKER_SET_MASTER,
+    AlertMetric.BROKER_SET_BEHIND,
+)
 CHANGES_MAX = 100  # changes of a growing value that are remembered within the time of its rule
 
 AlertKey = tuple[str, str]
@@ -121,7 +128,7 @@ def evaluate(rules: Iterable[AlertRule], readings: SnapshotReadings, states: Ale
                 alerts[key] = next_state
         for key, state in earlier.items():  # no reading: unknown, or it does not exist any more
             is_unknown = not readings.is_complete or rule.metric not in readings.values
-            if is_unknown or rule.metric in (AlertMetric.BROKER, AlertMetric.REPLICATION_DELAY):
+            if is_unknown or rule.metric in SERVER_METRICS:
                 alerts[key] = state
                 continue
             count -= 1

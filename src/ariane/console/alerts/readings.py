@@ -60,6 +60,10 @@ def read_snapshot(snapshot: LiveSnapshot) -> SnapshotReadings:
         AlertMetric.BROKER_DISK: {_broker(row): MetricReading(_percent(row.disk_ratio)) for row in snapshot.brokers},
         AlertMetric.CERTIFICATE_DAYS: dict(_certificates(snapshot)),
         AlertMetric.REPLICATION_DELAY: dict(_replication(snapshot)),
+        AlertMetric.BROKER_SET_MASTER: {
+            name: MetricReading(1.0 if brokers.master else None) for name, brokers in snapshot.broker_sets.items()
+        },
+        AlertMetric.BROKER_SET_BEHIND: dict(_behind(snapshot)),
     }
     return SnapshotReadings(snapshot.as_of_ms, snapshot.is_loaded and not snapshot.unavailable, values)
 
@@ -89,6 +93,14 @@ def _replication(snapshot: LiveSnapshot) -> Iterator[tuple[str, MetricReading]]:
             delay_ms = row.replication_delay_ms
             value = None if delay_ms is None else delay_ms / 1000
             yield _broker(row), MetricReading(value, row.replication_delay_is_minimum)
+
+
+def _behind(snapshot: LiveSnapshot) -> Iterator[tuple[str, MetricReading]]:
+    silent = {row.broker for row in snapshot.brokers if not row.is_up}
+    for name, brokers in snapshot.broker_sets.items():
+        # Only a master reports the present set. Members that do not respond may be out of it, too.
+        count = sum(member.name not in brokers.in_sync for member in brokers.members) if brokers.master else None
+        yield name, MetricReading(count, name in silent)
 
 
 def _percent(ratio: float | None) -> float | None:

@@ -21,6 +21,7 @@ from ariane.console.live.name_server_reports import NameServerReports
 from ariane.console.live.replication_delay import ReplicationObserver
 from ariane.console.live.snapshot_builder import (
     broker_rows,
+    broker_sets,
     group_rows,
     history_values,
     name_server_rows,
@@ -134,7 +135,12 @@ class ClusterWatch:
         silent = [f"Name server {row.addr} did not respond" for row in servers if not row.is_up]
         silent += [f"Broker {row.broker} {row.addr} did not respond: {row.reason}" for row in rows if not row.is_up]
         return msgspec.structs.replace(
-            snapshot, as_of_ms=now_ms, name_servers=servers, brokers=rows, unavailable=tuple(silent)
+            snapshot,
+            as_of_ms=now_ms,
+            name_servers=servers,
+            brokers=rows,
+            broker_sets=broker_sets(brokers),
+            unavailable=tuple(silent),
         )
 
     def _with_rows(self, snapshot: LiveSnapshot, polled: PolledCluster, now_ms: int) -> LiveSnapshot:

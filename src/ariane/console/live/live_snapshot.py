@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from ariane.cluster.servers.broker_sets import BrokerSet
 from ariane.console.live.live_history import LiveHistory
 
 TopicKind = Literal["normal", "retry", "dlq", "delay", "system"]
@@ -236,6 +237,8 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All name servers."""
     brokers: tuple[BrokerRow, ...] = ()
     """All masters and slaves, by cluster, name and id."""
+    broker_sets: Mapping[str, BrokerSet] = {}
+    """Broker sets with failover by broker name, as far as their members respond."""
     topics: tuple[TopicRow, ...] = ()
     """All topics, system topics included."""
     groups: tuple[GroupRow, ...] = ()

@@ -1,6 +1,6 @@
 """Computes the rows of a snapshot from polled values. Pure functions.
 
-    ScrapedBroker …  ─→ broker_rows ─┐
+    ScrapedBroker …  ─→ broker_rows ─┐   broker_sets
     ScrapedCluster   ─→ topic_rows  ─┼─→ totals, history_values
                      ─→ group_rows  ─┘
 
@@ -19,6 +19,7 @@ from ariane.access.public_ports import CERTIFICATE_DAYS_KEY, OPEN_PORTS_KEY
 from ariane.cluster.groups.group_admin import is_system_group
 from ariane.cluster.lag import sum_lags
 from ariane.cluster.servers.broker_runtime import RuntimeInfo, parse_runtime
+from ariane.cluster.servers.broker_sets import BrokerSet, broker_set
 from ariane.console.live.blocked_queues import Blocked, is_push
 from ariane.console.live.live_history import Rates, SeriesKey, broker_key, cluster_key, group_key
 from ariane.console.live.live_snapshot import (
@@ -99,6 +100,23 @@ def _broker_row(broker: ScrapedBroker, observer: ReplicationObserver, now_ms: in
         replication_delay_ms=delay.delay_ms if delay else None,
         replication_delay_is_minimum=delay.is_minimum if delay else False,
     )
+
+
+def broker_sets(brokers: Iterable[ScrapedBroker]) -> dict[str, BrokerSet]:
+    """Return the broker sets with failover by broker name; one whose members report invalid values is missing."""
+    runtimes: dict[str, list[RuntimeInfo]] = defaultdict(list)
+    for broker in brokers:
+        if (info := _runtime(broker)) is not None:
+            runtimes[broker.name].append(info)
+    sets = {}
+    for name, infos in runtimes.items():
+        try:
+            found = broker_set(name, infos)
+        except ProtocolError:
+            continue
+        if found is not None:
+            sets[name] = found
+    return sets
 
 
 def name_server_rows(is_up: Mapping[str, bool], reported: Mapping[str, Mapping[str, str]]) -> tuple[NameServerRow, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.brokers.runtime_figures import RuntimeFigure, runtime_figures
-from ariane.console.areas.brokers.server_views import BrokerView, broker_view, tps_chart
+from ariane.console.areas.brokers.server_views import BrokerSetView, BrokerView, broker_set_view, broker_view, tps_chart
 from ariane.console.areas.reports.chart_history import ChartRange, RangeName, live_history
 from ariane.console.live.live_history import broker_key
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
@@ -50,6 +50,8 @@ class BrokerServersView(PartialView):
     """The selected server."""
     servers: list[BrokerView]
     """Master and slaves, by id."""
+    broker_set: BrokerSetView | None
+    """State of the broker set with failover; null without failover, or while no member responds."""
 
 
 class BrokerDetailView(BrokerServersView):
@@ -186,6 +188,7 @@ async def _servers(
         "broker": broker,
         "server": views[_key(row)],
         "servers": list(views.values()),
+        "broker_set": broker_set_view(snapshot.broker_sets[broker]) if broker in snapshot.broker_sets else None,
     }
     return snapshot, row, base
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from ariane.console.areas.admin_results import texts_of
-from ariane.console.areas.brokers.server_views import BrokerView, NameServerView, broker_view
+from ariane.console.areas.brokers.server_views import (
+    BrokerSetView,
+    BrokerView,
+    NameServerView,
+    broker_set_view,
+    broker_view,
+)
 from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import PartialView, View
 
@@ -15,6 +21,8 @@ class ClusterGroup(View):
     """Its name."""
     brokers: list[BrokerView]
     """Masters and slaves, by name and id."""
+    broker_sets: list[BrokerSetView]
+    """Broker sets with failover, by broker name."""
 
 
 class ClusterView(PartialView):
@@ -58,7 +66,13 @@ async def cluster_servers(services: ConsoleServices) -> ClusterView:
         name_servers=[NameServerView.of(server) for server in snapshot.name_servers],
         clusters=[
             ClusterGroup(
-                cluster=name, brokers=[broker_view(row, snapshot) for row in snapshot.brokers if row.cluster == name]
+                cluster=name,
+                brokers=[broker_view(row, snapshot) for row in snapshot.brokers if row.cluster == name],
+                broker_sets=[
+                    broker_set_view(snapshot.broker_sets[broker])
+                    for broker in sorted({row.broker for row in snapshot.brokers if row.cluster == name})
+                    if broker in snapshot.broker_sets
+                ],
             )
             for name in names
         ],

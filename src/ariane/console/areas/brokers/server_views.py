@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ariane.cluster.servers.broker_sets import BrokerSet
 from ariane.console.areas.reports.chart_history import ChartHistory
 from ariane.console.live.live_history import HistoryPoint, broker_key
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
@@ -86,6 +87,54 @@ class BrokerView(View):
     """Rate of stored messages in the last hour."""
     tps_out_history: Points
     """Rate of delivered messages in the last hour."""
+
+
+class SetMemberView(View):
+    """A member of a broker set, as it reports itself."""
+
+    name: str
+    """Name of the member."""
+    addr: str
+    """HOST:PORT, as registered with the name servers."""
+    role: str
+    """MASTER, FOLLOWER, CANDIDATE, HOLDING, RECONCILING or INELIGIBLE."""
+    epoch: int
+    """Epoch of the set at this member."""
+    is_in_sync: bool
+    """Whether it has everything that was acknowledged, by the master; without a master by the highest epoch."""
+    lag_bytes: int | None
+    """Bytes of the master's commit log that it lacks; null: no member is the master."""
+    refusal: str
+    """Why it may not be promoted; empty if it may, or if it is the master."""
+
+
+class BrokerSetView(View):
+    """A broker set with failover, as far as its members respond."""
+
+    broker: str
+    """Broker name, which the members share."""
+    master: str | None
+    """Name of the member that serves; null: none reports that it does."""
+    in_sync: list[str]
+    """Names of the members of the in-sync set; some of them may not respond."""
+    members: list[SetMemberView]
+    """The members that responded, by name."""
+
+
+def broker_set_view(brokers: BrokerSet) -> BrokerSetView:
+    """Return the view of a broker set."""
+    return BrokerSetView(
+        broker=brokers.broker,
+        master=brokers.master.name if brokers.master else None,
+        in_sync=list(brokers.in_sync),
+        members=[
+            SetMemberView(
+                name=member.name, addr=member.addr, role=member.role, epoch=member.epoch,
+                is_in_sync=member.name in brokers.in_sync, lag_bytes=brokers.lag(member), refusal=member.refusal,
+            )
+            for member in brokers.members
+        ],
+    )  # fmt: skip
 
 
 def broker_view(row: BrokerRow, snapshot: LiveSnapshot) -> BrokerView:
