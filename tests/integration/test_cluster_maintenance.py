@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 import pytest
 
 from ariane import Admin, ClientSettings, ConsumerSettings, Producer, PushConsumer
-from ariane.cluster.queue_moves import PlannedMove
+from ariane.cluster.queue_moves import PlannedMove, QueueMoveOperations
 from ariane.cluster.rolling_restart import RestartStep
 from ariane.errors import NotFound, ServerUnavailable, UsageError
 from ariane.model.message import ReceivedMessage
@@ -42,8 +42,9 @@ class KeyedTraffic:
         self._namesrv, self._topic = namesrv, topic
         self.sent: dict[str, int] = defaultdict(int)  # by key: numbers below it are acknowledged
         self.consumed: dict[str, list[int]] = defaultdict(list)  # each number once
+        self.brokers: set[str] = set()  # of consumed messages
         self.failed = 0
-        self.gate = asyncio.Event()  # while it is not set, nothing is consumed
+        self.gate = asyncio.Event()  # while it is not set, nothing of broker-a is consumed
         self.gate.set()
 
     @contextlib.asynccontextmanager
@@ -83,8 +84,10 @@ class KeyedTraffic:
             await asyncio.sleep(0.002)
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> None:
-        await self.gate.wait()
         for message in messages:
+            if message.queue.broker == "broker-a":
+                await self.gate.wait()
+            self.brokers.add(message.queue.broker)
             key, number = message.keys[0], int(message.body)
             if number not in self.consumed[key][-1000:]:
                 self.consumed[key].append(number)
@@ -134,6 +137,34 @@ async def test_a_moved_topic_keeps_the_order_of_each_key_and_loses_nothing():
         assert steps[0] == "send messages of orders to 2 queues on broker-b, broker-c instead of broker-a"
         assert steps[-1] == "let consumers read orders on broker-b, broker-c"
         assert (await admin.plan_move("orders", ["broker-b", "broker-c"])).is_done
+
+
+async def skip_wait(*_: object) -> None:
+    """Do not wait for the former queues."""
+
+
+def test_new_queues_that_are_readable_too_early_are_found_by_the_order_of_keys(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(QueueMoveOperations, "_wait_consumed", skip_wait)
+
+    @in_event_loop
+    async def move() -> None:
+        async with AsyncLocalCluster(brokers=2) as cluster, Admin(cluster.namesrv) as admin:
+            (first,) = await admin.select_brokers(broker="broker-a")
+            await admin.create_topic("orders", queues=3, servers=[first])
+            traffic = KeyedTraffic(cluster.namesrv, "orders")
+            async with traffic.running(start="first"):
+                traffic.gate.clear()
+                await admin.move_queues(
+                    await admin.plan_move("orders", ["broker-b"]), ignore, route_refresh_s=REFRESH_S
+                )
+                async with asyncio.timeout(30):
+                    while "broker-b" not in traffic.brokers:
+                        await asyncio.sleep(0.01)
+                traffic.gate.set()
+            with pytest.raises(AssertionError, match="K"):
+                traffic.check()
+
+    move()
 
 
 @in_event_loop
