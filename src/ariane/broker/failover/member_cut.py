@@ -1,4 +1,4 @@
-"""Cuts what no later master has off the closed store of a member, or empties it: log, epochs, and positions that cover it."""
+"""Cuts what is not common with the master off the closed store of a member, or empties it: log, epochs, positions that cover it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
 from ariane.store.disk.files import Disk
-from ariane.store.log.epochs import EpochHistory
+from ariane.store.log.epochs import EpochHistory, epoch_at
 from ariane.store.recovery.log_cut import cut_log
 from ariane.store.recovery.log_reset import empty_log
 
@@ -20,13 +20,17 @@ async def cut_member(config: BrokerConfig, disk: Disk, epochs: EpochHistory, com
     Raises:
         StoreError: no record begins there, or the disk fails.
     """
+    # Records without an epoch, such as those of a restored backup, may be those of the master: nothing shows it.
+    is_known = epoch_at(epochs.epochs, common) is not None
+    reason = "no later master has them" if is_known else "their epochs are unknown, and they are copied from the master"
     path = await asyncio.to_thread(cut_log, to_store_config(config), disk, common, end)
     epochs.cut(common)
     _forget_delays(config, disk)
     log.warning(
-        "Cut %d bytes off the log at %d, which no later master has. They are readable: ariane store cat %s",
+        "Cut %d bytes off the log at %d: %s. They are readable: ariane store cat %s",
         end - common,
         common,
+        reason,
         path,
         extra={"notice": True},
     )
