@@ -179,7 +179,7 @@ class SimulatedMember:
                 return
             same = next((at for at, (a, b) in enumerate(zip(epochs, disk.epochs(), strict=False)) if a != b), None)
             end = min(len(epochs), len(disk.log)) if same is None else same
-            self.world.checker.on_cut(self.name, disk.log, end)
+            self.world.checker.on_cut(disk.member, disk.log, end)
             del disk.log[end:]
             disk.flushed = min(disk.flushed, end)
             self.is_reconciled = True
