@@ -1,13 +1,14 @@
 """Compares the Spark connector with Spark's own source and sink for Kafka: rows per CPU second, and the servers' CPU time.
 
-    python benches/spark_kafka.py [--rows 1000000] [--size 128] [--rounds 3] [--only NAME …] [--out FILE] [--page FILE]
+    python benches/spark_kafka.py [--rows 1000000] [--size 128] [--rounds 3] [--only NAME …] [--merge] [--out FILE] [--page FILE]
     python benches/spark_kafka.py --table [--out FILE] [--page FILE]
 
 Both brokers hold the same number of messages with the same keys and bodies, in as many queues as partitions. A round has all
 measurements, each on one system after the other, in changing order. The first rounds are not measured: the JVM compiles. CPU time
 is that of Spark: the driver's JVM and the Python workers, without the servers, whose CPU time is reported separately. The session
 has the jar for column pruning, and compiled modules of Spark. All of this runs twice, with native kernels and with Python's, with a
-session and servers of their own.
+session and servers of their own. `--only` with `--merge` replaces single rows of a result. Spark ends Python processes that were
+idle for a minute, so rows that are measured together may pay for their start.
 
   six columns     the columns that both have and most jobs need: topic, queue, offset, key, body, time
   six, selected   the same six by a select, without a schema, which the jar for column pruning passes on
@@ -57,6 +58,19 @@ SIX = ("topic", "queue_id", "queue_offset", "keys", "body", "store_timestamp")
 KAFKA_SIX = ("topic", "partition", "offset", "key", "value", "timestamp")
 OURS, KAFKA = "ariane", "kafka"
 IMPLEMENTATIONS = ("native", "python")
+# measurement → how our source gets to know the columns; only the last of these needs the optional jar
+ALL, SCHEMA, JAR = "all columns", "schema", "select, with the jar"
+VARIANTS = {
+    "six columns": SCHEMA,
+    "six, selected": JAR,
+    "seven columns": SCHEMA,
+    "all columns": ALL,
+    "count": JAR,
+    "count, one": SCHEMA,
+    "stream": SCHEMA,
+    "stream, all": ALL,
+    "write": ALL,
+}
 # measurement → expected ratio of rows per CPU second to Kafka's, with native kernels; half of it is expected with Python's
 EXPECTED = {
     "six columns": 1.2,
@@ -158,6 +172,8 @@ def main() -> None:
         results = json.loads((args.out or RESULT).read_text())
     else:
         results = [measured_by(name) for name in args.implementations]
+        if args.merge:
+            results = merged(json.loads((args.out or RESULT).read_text()), results)
         if args.out:
             args.out.write_text(json.dumps(results, indent=1) + "\n")
     tables = "\n\n".join(map(table, results))
@@ -175,6 +191,21 @@ def measured_by(implementation: str) -> dict[str, Any]:
         return json.loads(out.read_text())
 
 
+def merged(earlier: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the earlier results with the rows of `results`. The load is the highest of all runs, everything else the newest."""
+    by_kernels = {result["implementation"].split()[0]: result for result in earlier}
+    for result in results:
+        name = result["implementation"].split()[0]
+        if (before := by_kernels.get(name)) is not None:
+            if before["sizes"] != result["sizes"]:
+                raise SystemExit(f"--merge: earlier sizes {before['sizes']}, now {result['sizes']}: give the same ones")
+            costs = {**before["costs"], **result["costs"]}
+            result["costs"] = {measure: costs[measure] for measure in MEASURES if measure in costs}
+            result["load_before"] = max(before["load_before"], result["load_before"])
+        by_kernels[name] = result
+    return list(by_kernels.values())
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="number of messages in each topic")
@@ -189,6 +220,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, default=IMPLEMENTATIONS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the results to this file")
+    parser.add_argument("--merge", action="store_true", help="replace only the measured rows of the results in --out")
     parser.add_argument("--page", type=Path, help="write the table into this page")
     parser.add_argument("--table", action="store_true", help="print the table of the last result")
     return parser.parse_args()
@@ -308,9 +340,9 @@ def table(result: dict[str, Any]) -> str:
         f"{sizes['rounds']} rounds after the warm-up, {sizes['cores']} tasks, {machine['cores']} cores, load average before the "
         f"start {result['load_before']}; kernels: {result['implementation']}; "
     )
-    names = ("", "rows per Spark CPU-s, Ariane", "Kafka", "ratio (pairs)", "expected", "wall time, Ariane : Kafka")
-    names = (*names, "server CPU, µs per row, Ariane", "Kafka")
-    lines = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
+    names = ("", "columns by", "rows per Spark CPU-s, Ariane", "Kafka", "ratio (pairs)", "expected")
+    names = (*names, "wall time, Ariane : Kafka", "server CPU, µs per row, Ariane", "Kafka")
+    lines = ["| " + " | ".join(names) + " |", "|---|---" + "|---:" * (len(names) - 2) + "|"]
     head += ", ".join(f"{name} {text}" for name, text in result["versions"].items()) + "."
     for measure, by_name in result["costs"].items():
         costs = {name: [Cost(*cost) for cost in found] for name, found in by_name.items()}
@@ -333,7 +365,8 @@ def row(measure: str, costs: dict[str, list[Cost]], rows: int, expected: float) 
         mark = "**" if middle < expected else ""
         ratio = f"{mark}{middle:.2f}{mark} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
         wall = f"{statistics.median(ours.wall_s / kafka.wall_s for ours, kafka in pairs):.2f}"
-    cells = (measure, rate(OURS), rate(KAFKA), ratio, f"≥ {expected:g}", wall, server(OURS), server(KAFKA))
+    cells = (measure, VARIANTS[measure], rate(OURS), rate(KAFKA), ratio, f"≥ {expected:g}", wall)
+    cells = (*cells, server(OURS), server(KAFKA))
     return "| " + " | ".join(cells) + " |"
 
 
