@@ -8,15 +8,20 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import msgspec
 import pytest
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, ProtocolError, StoreError, StoreFull
 from ariane.model import host
+from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.net.streams import Stream
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.records.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.records.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
+from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
@@ -94,7 +99,7 @@ def test_a_follower_has_the_same_records_with_any_fragmentation(size: int) -> No
     seen = 0
     for chunk in pieces(first, 0, size):
         replica.append(*chunk)
-        seen += len(follower.dispatch_pending())
+        seen += sum(len(arrival.entries) // ENTRY_SIZE for arrival in follower.dispatch_pending())
     assert replica.received == first.commit_log_max
     assert follower.commit_log_max == first.commit_log_max
     assert stored(follower) == stored(first)
@@ -102,6 +107,61 @@ def test_a_follower_has_the_same_records_with_any_fragmentation(size: int) -> No
     assert follower.replication_source.read(0, 1024) == first.replication_source.read(0, 1024)
     with pytest.raises(StoreError, match="slave"):
         follower.put(draft(b"x"))
+
+
+def mixed_master() -> MessageStore:
+    """A master with delayed, delivered, half, committed and rolled-back records, keys, and another topic between them."""
+    kinds = ((0, 0), (0, 0), (TRANSACTION_PREPARED, 0), (TRANSACTION_COMMIT, 5), (TRANSACTION_ROLLBACK, 5), (0, ~7))
+    store = opened(FakeDisk(), msgspec.structs.replace(CONFIG, index=True))
+    for number in range(60):
+        state, prepared = kinds[number % 6]
+        is_delayed = number % 20 == 7
+        properties = f"KEYS\x01k{number % 7}\x02TAGS\x01a" + ("\x02DELAY\x013" if is_delayed else "")
+        topic = SCHEDULE_TOPIC if is_delayed else ("T", "U")[number % 11 == 0]
+        plain = draft(b"%d" % number, number % 2, topic)
+        store.put(msgspec.structs.replace(plain, properties=properties, sys_flag=state, prepared_offset=prepared))
+    store.dispatch_pending()
+    return store
+
+
+@pytest.mark.parametrize("size", [1, 100, 700, 32768])
+@pytest.mark.parametrize("appends", [1, 5])
+def test_records_of_all_kinds_are_dispatched_as_by_the_master(size: int, appends: int) -> None:
+    first = mixed_master()
+    follower = opened(FakeDisk(), msgspec.structs.replace(FOLLOWER, index=True))
+    replica = follower.follow_master()
+    for number, chunk in enumerate(pieces(first, 0, size)):
+        replica.append(*chunk)
+        if number % appends == 0:
+            follower.dispatch_pending()
+    follower.dispatch_pending()
+    assert stored(follower) == stored(first)
+    assert follower.dispatched == first.dispatched == first.commit_log_max
+    for topic, queues in first.topics().items():
+        for queue in queues:
+            assert follower.entries(topic, queue, 0, 100) == first.entries(topic, queue, 0, 100)
+    for key in range(7):
+        query = KeyQuery("T", f"k{key}", 100)
+        assert follower.query(query) == first.query(query)
+
+
+def test_records_after_the_confirmed_end_wait_within_a_run() -> None:
+    first = mixed_master()
+    config = StoreConfig(
+        root="/store", commit_log_size=1 << 20, consume_queue_size=100, follower=True, confirmed_reads=True
+    )
+    follower = opened(FakeDisk(), config)
+    replica = follower.follow_master()
+    log = b"".join(data for _, data in pieces(first, 0, 1024))[:1000]
+    replica.append(0, log)
+    ends = []
+    for confirmed in range(replica.end + 1):
+        follower.replication_source.confirmed = confirmed
+        entries = b"".join(arrival.entries for arrival in follower.dispatch_pending())
+        ends += [offset + size for offset, size, _ in ENTRY.iter_unpack(entries)]
+        assert all(end <= confirmed for end in ends)
+    assert len(ends) > 5
+    assert ends == sorted(set(ends))
 
 
 def test_an_incomplete_record_is_not_readable() -> None:

@@ -39,7 +39,7 @@ from ariane.protocol.records.record import (
 )
 from ariane.store.disk.segments import Segments
 
-CHUNK_BYTES = 1 << 20  # bytes per read of a scan
+CHUNK_BYTES = 1 << 20  # bytes per read of a scan, at most
 FIRST_SEARCH_BYTES = (
     4096  # bytes per read of a search, at first: corrupt ranges are mostly short, and there may be many
 )
@@ -141,6 +141,7 @@ class RecordScanner:
         self.stop_reason = ""
         self.corrupt_ranges: list[CorruptRange] = []
         self.hash_keys = hash_keys
+        self.chunk_bytes = CHUNK_BYTES  # bytes per read; fewer for a scan that begins again with each few records
         self._segments = segments  # files of the log
         self._stop = stop
         self._check_crc = check_crc
@@ -189,7 +190,7 @@ class RecordScanner:
         while offset < self._stop:
             room = size - offset % size
             if len(data) - position < FIXED_SIZE:
-                data, position = segments.read(offset, CHUNK_BYTES), 0
+                data, position = segments.read(offset, self.chunk_bytes), 0
             record_size, magic = (
                 SIZE_AND_MAGIC.unpack_from(data, position) if len(data) - position >= FILLER_SIZE else (0, 0)
             )
@@ -203,7 +204,7 @@ class RecordScanner:
                     return
                 continue
             if record_size > len(data) - position and magic == MAGIC and record_size <= room:
-                data, position = segments.read(offset, max(record_size, CHUNK_BYTES)), 0
+                data, position = segments.read(offset, max(record_size, self.chunk_bytes)), 0
             # After a corrupt range the first record decides alone whether it ends there.
             until = 1 if skipped else min(self._stop - offset, len(data) - position)
             try:

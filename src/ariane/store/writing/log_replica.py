@@ -6,6 +6,7 @@
                                    ^ received       next offset to receive, as acknowledged to the master
 
 A partly received record does not exist: a start cuts it off like a torn write, and the master sends it again from there.
+Records that arrive together are one run, which is dispatched as a whole if each of its queues simply goes on.
 [HAService.HAClient, DefaultMessageStore.appendToCommitLog]
 """
 
@@ -16,20 +17,20 @@ from collections import deque
 from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreFull
 from ariane.kernels.key_hashes import is_indexed
 from ariane.kernels.scanned_record import ScannedRecord
-from ariane.protocol.records.queue_entry import ENTRY
+from ariane.protocol.records.queue_entry import ENTRY, INDEX_KEY
 from ariane.store.delays.delivery_log import is_delivery
 from ariane.store.disk.files import write_error
 from ariane.store.index.index_builder import IndexBuilder, to_keyed_record
 from ariane.store.log.commit_log import CommitLog
 from ariane.store.log.deletions import Deletions
-from ariane.store.log.record_scanner import RecordScanner, compute_tags_code
+from ariane.store.log.record_scanner import CHUNK_BYTES, DELAY_TOPICS, RecordScanner, ScannedRun, compute_tags_code
 from ariane.store.queues import dispatch
 from ariane.store.queues.consume_queue import ConsumeQueue
 from ariane.store.queues.consume_queues import ConsumeQueues
 from ariane.store.queues.dispatch import Arrival, PendingEntry
 from ariane.store.types import StoreConfig
 
-BATCH_RECORDS = 20_000  # records per write of queue entries
+BATCH_ENTRIES = 20_000  # pending entries per write of queue entries
 RECEIVED_MAX = 200_000  # received records without queue entries; beyond, no bytes are taken
 
 
@@ -80,7 +81,8 @@ class Replica:
         # Next offset to receive; after `log.end` while a record is incomplete.
         self.received = log.end
         self.file_size = log.size  # must be the master's, because records may not cross a file's end
-        self._received_records: deque[ScannedRecord] = deque()  # complete records that are not pending yet
+        self._received: deque[ScannedRun | ScannedRecord] = deque()  # complete records that are not pending yet
+        self._received_records = 0  # number of them
         self.delivered: list[int] = []  # offsets of delayed records that the master has delivered; emptied by the store
         self._arrivals: list[Arrival] = []  # also those of a dispatch that failed half-way
         # Last dispatched record, also if a later part of the same dispatch failed.
@@ -117,7 +119,7 @@ class Replica:
         log = self._log
         if log.failure is not None:
             raise log.failure.with_traceback(None)
-        if len(self._received_records) >= RECEIVED_MAX:
+        if self._received_records >= RECEIVED_MAX:
             raise StoreFull(f"{RECEIVED_MAX} received records are pending: their queue entries cannot be written")
         if self.received == 0 and offset:
             if offset % log.size:
@@ -148,13 +150,16 @@ class Replica:
     def _advance(self) -> None:
         """Move the end of the log to the end of the last complete record."""
         log = self._log
-        scanner = RecordScanner(log.segments, log.end, self.received, check_crc=False)
+        scanner = RecordScanner(log.segments, log.end, self.received, check_crc=False, hash_keys=True)
+        scanner.chunk_bytes = min(CHUNK_BYTES, self.received - log.end)
         end, last_ms = log.end, log.last_ms
-        for record in scanner:
-            if record.end > self.received:
+        for run in scanner.runs():
+            if run.end > self.received:  # bytes of an earlier connection complete its last record
+                end, last_ms = self._receive_records(end, last_ms)
                 break
-            end, last_ms = record.end, record.store_ms
-            self._received_records.append(record)
+            end, last_ms = run.end, run.scanned.times.last_ms
+            self._received.append(run._replace(data=b""))  # its bytes are in the log, and may be many
+            self._received_records += run.scanned.records
         else:
             if scanner.end <= self.received:
                 end = scanner.end  # also after a filler, once its file is complete
@@ -163,6 +168,16 @@ class Replica:
             raise StoreCorrupt(
                 log.segments.path(end - end % log.size), end % log.size, f"not a record: {scanner.stop_reason}"
             )
+
+    def _receive_records(self, end: int, last_ms: int) -> tuple[int, int]:
+        """Take the complete records from `end` on one by one; return the end and the store time of the last one."""
+        for record in RecordScanner(self._log.segments, end, self.received, check_crc=False):
+            if record.end > self.received:
+                break
+            end, last_ms = record.end, record.store_ms
+            self._received.append(record)
+            self._received_records += 1
+        return end, last_ms
 
     def dispatch_pending(self, up_to: int) -> tuple[list[Arrival], PendingEntry | None]:
         """Dispatch the received records up to `up_to`, like `dispatch.dispatch_pending`."""
@@ -179,9 +194,21 @@ class Replica:
 
     def _take_received(self, up_to: int) -> None:
         """Make received records pending, as a put does."""
-        received = self._received_records
-        while received and received[0].end <= up_to and len(self._pending) < BATCH_RECORDS:
+        received = self._received
+        while received and len(self._pending) < BATCH_ENTRIES:
             record = received[0]
+            if isinstance(record, ScannedRun):
+                if record.offset >= up_to:
+                    return
+                received.popleft()
+                if record.end <= up_to and self._take_run(record):
+                    self._received_records -= record.scanned.records
+                else:
+                    log = self._log.segments
+                    received.extendleft(reversed(list(RecordScanner(log, record.offset, record.end, check_crc=False))))
+                continue
+            if record.end > up_to:
+                return
             queue = None
             if dispatch.has_entry(record.sys_flag) and not self._deletions.covers(record):
                 fault, queue = self._queues.queue_for_record(record.topic, record.queue_id)
@@ -191,11 +218,36 @@ class Replica:
                     self._out_of_order = record
                     return
             received.popleft()
+            self._received_records -= 1
             if is_delivery(record):
                 self.delivered.append(~record.prepared_offset)
             if is_indexed(record.sys_flag):
                 self._index.add_pending(to_keyed_record(record))
             self._add_pending(record, queue)
+
+    def _take_run(self, run: ScannedRun) -> bool:
+        """Make all records of a run pending; return False if that needs a look at each of them."""
+        queues = []
+        for records in run.scanned.queues:
+            if not records.is_consecutive or records.topic in DELAY_TOPICS or self._deletions.has_any(records.topic):
+                return False
+            _, queue = self._queues.queue_for_record(records.topic, records.queue_id)
+            if queue is None or records.queue_offset != queue.next_offset:
+                return False
+            queues.append((queue, records))
+        last_ms = run.scanned.times.last_ms
+        for queue, records in queues:
+            queue.next_offset += records.size
+            self._pending.append(PendingEntry(queue, records.entries, queue.next_offset, last_ms, run.end))
+        if not queues:
+            self._pending.append(PendingEntry(None, b"", 0, last_ms, run.end))
+        self.delivered += [~prepared_offset for _, prepared_offset in run.scanned.deliveries]
+        start = 0
+        for count, store_ms in run.scanned.key_times:
+            end = start + count * INDEX_KEY.size
+            self._index.add_pending_keys(run.offset, store_ms, run.scanned.keys[start:end])
+            start = end
+        return True
 
     def _add_pending(self, record: ScannedRecord, queue: ConsumeQueue | None) -> None:
         if queue is None:
