@@ -52,31 +52,43 @@ SHORT_FILES = ("tests/unit/", "tests/style/", "tests/property/", "tests/console/
 LONG_GROUPS_S = {
     "spark": 450,
     "spark programs": 400,  # of the long form, as those of the next two
+    "browser": 350,
     "tests/spark/test_standalone_cluster.py": 260,
     "tests/spark/test_pipeline_restarts.py": 200,
-    "browser": 250,
     "tests/interop/test_pipeline_on_java.py": 130,
-    "tests/integration/test_demo.py::test_a_killed_broker_loses_and_reorders_no_messages": 90,
     "tests/interop/test_order_with_java.py": 85,
     "tests/interop/test_transactions_java.py": 80,
-    "tests/interop/test_client_against_java.py": 75,
-    "tests/integration/test_bench.py": 75,
+    "tests/interop/test_delays_with_java.py": 75,
+    "tests/interop/test_java_5x_clients.py": 70,
+    "tests/interop/test_client_against_java.py": 70,
     "tests/interop/test_store_directory.py": 70,
-    "tests/integration/test_cat.py": 70,
+    "tests/integration/test_demo.py::test_a_killed_broker_loses_and_reorders_no_messages": 70,
     "tests/interop/test_retries_java.py": 65,
-    "tests/interop/test_delays_with_java.py": 60,
-    "tests/interop/test_many_topics.py": 50,
-    "tests/interop/test_external_commit_log.py": 50,
-    "tests/interop/test_java_replication.py": 45,
+    "tests/integration/test_broker_set_failover.py": 55,
+    "tests/interop/test_client_features_at_java.py": 55,
     "tests/interop/test_query_by_key.py": 45,
-    "tests/interop/test_java_statistics.py": 40,
+    "tests/interop/test_java_statistics.py": 45,
+    "tests/integration/test_attacks.py": 45,
+    "tests/interop/test_namespace_with_java.py": 40,
+    "tests/interop/test_collector_at_java.py": 40,
+    "tests/interop/test_cat_and_bench_at_java.py": 40,
+    "tests/interop/test_official_5x_clients.py": 40,
+    "tests/interop/test_external_commit_log.py": 40,
+    "tests/interop/test_java_replication.py": 40,
     "tests/interop/test_sink_with_java.py": 40,
-    "tests/interop/test_mqadmin_groups.py": 40,
     "tests/interop/test_spark_on_java.py": 40,
     "tests/interop/test_sql_with_java.py": 40,
-    "tests/unit/test_cli_usage.py": 20,
-    "tests/unit/test_cli_help.py": 20,
+    "tests/integration/test_cat.py": 35,
+    "tests/interop/test_limits_with_java.py": 35,
+    "tests/interop/test_mixed_groups.py": 35,
+    "tests/interop/test_mqadmin_groups.py": 30,
+    "tests/integration/test_up.py::test_a_killed_master_of_the_failover_demo_loses_nothing": 25,
+    "tests/interop/test_encrypted_accounts_at_java.py": 20,
+    "tests/integration/test_bench.py": 20,
 }
+# Tests of servers and Java peers, which wait for most of their time. They alternate with tests that compute, so that the cores
+# always have work and never too much of it.
+WAITING_TESTS = ("tests/integration/", "tests/interop/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -89,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tests of this form. Of parallel runs begin with the groups that take longest, then with those of most tests."""
+    """Select the tests of this form. Order those of parallel runs by groups."""
     items[:], others = ci_form.select(items)
     if others:
         config.hook.pytest_deselected(items=others)
@@ -99,12 +111,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     config.workeroutput["counts"] = (len(items), long)  # type: ignore[attr-defined]
     sizes = Counter(group(item.nodeid) for item in items)
+    position = {name: number for number, name in enumerate(order_groups(sizes))}
+    items.sort(key=lambda item: position[group(item.nodeid)])
 
-    def order(item: pytest.Item) -> tuple[int, int]:
-        name = group(item.nodeid)
-        return -LONG_GROUPS_S.get(name, 0), -sizes[name]
 
-    items.sort(key=order)
+def order_groups(sizes: Counter[str]) -> list[str]:
+    """Return the groups in the order of their start, given the number of their tests: those that take longest first."""
+
+    def positions(names: list[str]) -> dict[str, float]:
+        """Return the part of these groups that starts before each of them: the groups of most tests first."""
+        return {name: i / len(names) for i, name in enumerate(sorted(names, key=lambda name: -sizes[name]))}
+
+    long = sorted(sizes.keys() & LONG_GROUPS_S.keys(), key=list(LONG_GROUPS_S).index)
+    short = [name for name in sizes if name not in LONG_GROUPS_S]
+    waiting = positions([name for name in short if name.startswith(WAITING_TESTS)])
+    computing = positions([name for name in short if not name.startswith(WAITING_TESTS)])
+    return [*long, *sorted(waiting | computing, key=(waiting | computing).__getitem__)]
 
 
 @pytest.hookimpl(optionalhook=True)
