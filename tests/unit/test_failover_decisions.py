@@ -401,6 +401,26 @@ def test_a_service_that_lost_an_epoch_is_not_followed() -> None:
     assert "stores epoch 4, and this member 5" in member.state.fault
 
 
+def test_a_service_that_lost_an_epoch_is_read_at_intervals() -> None:
+    member = follower()
+    lost = snapshot(record("b", 4))
+    assert member.read(lost) == ()
+    assert member.tick(TIMES.poll_s / 2) == ()
+    (request,) = member.tick(TIMES.poll_s / 2)
+    assert request == ReadRecord()
+    assert member.answer(request, WriteOutcome.DONE, lost) == ()
+
+
+def test_a_master_whose_epoch_the_service_lost_releases_its_lease_once() -> None:
+    member = master()
+    member.now += 1  # later than the acquisition
+    request = renewal(member)
+    lost = replace(request.expected, record=replace(request.expected.record, epoch=5))
+    (end, release) = member.answer(request, WriteOutcome.DONE, lost)
+    assert (end, release.expected) == (EndEpoch(6), lost)
+    assert member.answer(release, WriteOutcome.DONE, replace(lost, lease="")) == ()
+
+
 def test_a_read_from_before_a_higher_epoch_is_outdated() -> None:
     member = follower()
     assert member.tick(1) == (ReadRecord(),)

@@ -329,7 +329,8 @@ def _on_snapshot(state: MemberState, snapshot: RecordSnapshot, started: float, n
         if started <= state.epoch_at:
             return Decision(replace(state, request_at=now))
         fault = f"the coordination service stores epoch {record.epoch}, and this member {state.epoch}: was it restored?"
-        return _exclude(state, fault, now)
+        # The service may return such a record for hours: it is read at intervals, and a lease of this member is released once.
+        return _exclude(replace(state, snapshot=snapshot, request_at=now + state.times.poll_s), fault, now)
     opened = state.open_write
     state = replace(state, snapshot=snapshot, request_at=now if state.role in LEADING else now + state.times.poll_s)
     if opened is not None and (
