@@ -5,6 +5,7 @@ Each is fetched once from its package registry, to ARIANE_PEERS_DIR (default ~/.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -12,12 +13,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ariane.cluster.admin import Admin
+from ariane.model.topic import SubscriptionGroupConfig
 from ariane.testing import LocalCluster
 
 PROGRAMS = Path(__file__).parent / "official_5x_clients"
@@ -25,6 +28,7 @@ PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 JAVA_CLIENT = "rocketmq-client-java-5.2.0.jar"
 TIMEOUT_S = 150.0
+TOPICS = ("Python", "PythonTransactions", "PythonOrdered", "Java", "JavaTransactions", "JavaOrdered", "Node", "orders")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rocketmq-5.md"
 
 
@@ -77,12 +81,17 @@ def node_modules() -> Path:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def cluster() -> Iterator[LocalCluster]:
     pytest.importorskip("grpc", reason="the extra grpc is not installed")
-    with LocalCluster(grpc_server_enable=True, transaction_check_interval=500, transaction_time_out=500) as cluster:
-        for topic in ("Python", "PythonTransactions", "Java", "JavaTransactions", "Node", "orders"):
-            cluster.create_topic(topic)
-        yield cluster.broker.grpc_addr
+    with LocalCluster(grpc_server_enable=True, transaction_check_interval=500, transaction_time_out=500) as servers:
+        for topic in TOPICS:
+            servers.create_topic(topic)
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def address(cluster: LocalCluster) -> str:
+    return cluster.broker.grpc_addr
 
 
 def run_python(python: str, address: str, program: str, **values: object) -> list[dict[str, Any]]:
@@ -115,6 +124,35 @@ def test_python_sends_receives_and_recalls_each_kind_of_message(client_python: s
     ]
 
 
+def in_groups(deliveries: Iterable[tuple[str, int]]) -> dict[str, list[tuple[str, int]]]:
+    """Return the deliveries (body, attempt) of each message group, the first letter of bodies."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for body, attempt in deliveries:
+        groups.setdefault(body[0], []).append((body, attempt))
+    return groups
+
+
+def create_ordered_group(name_server: str, group: str) -> None:
+    async def create() -> None:
+        async with Admin(name_server) as admin:
+            await admin.save_group(SubscriptionGroupConfig(group_name=group, consume_message_orderly=True))
+
+    asyncio.run(create())
+
+
+IN_ORDER = {name: [(f"{name}1", 1), (f"{name}1", 2), (f"{name}2", 1), (f"{name}3", 1)] for name in "ab"}
+
+
+def test_python_consumes_the_messages_of_a_message_group_in_order(
+    client_python: str, address: str, cluster: LocalCluster
+) -> None:
+    create_ordered_group(cluster.namesrv, "ordered")
+    events = run_python(client_python, address, "ordered", topic="PythonOrdered", group="ordered")
+    assert in_groups((event["body"], event["attempt"]) for event in events) == {
+        name: [(body, 1) for body, _ in deliveries] for name, deliveries in IN_ORDER.items()
+    }
+
+
 def test_transactions_of_python_are_committed_rolled_back_and_checked(client_python: str, address: str) -> None:
     (checked,) = run_python(client_python, address, "transactions", topic="PythonTransactions")
     assert checked == {"event": "checked", "body": "checked"}
@@ -122,12 +160,16 @@ def test_transactions_of_python_are_committed_rolled_back_and_checked(client_pyt
     assert sorted(event["body"] for event in received) == ["checked", "commit"]
 
 
-def test_java_with_its_defaults_which_encrypt(java_command: list[str], address: str) -> None:
-    command = [*java_command, address, "Java", "JavaTransactions", "java"]
+def test_java_with_its_defaults_which_encrypt(java_command: list[str], address: str, cluster: LocalCluster) -> None:
+    create_ordered_group(cluster.namesrv, "java-ordered")
+    command = [*java_command, address, "Java", "JavaTransactions", "JavaOrdered", "java"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    events = Counter(done.stdout.splitlines())
+    lines = done.stdout.splitlines()
+    ordered = [line.split() for line in lines if line.startswith("ordered ")]
+    assert in_groups((body, int(attempt)) for _, body, attempt in ordered) == IN_ORDER
+    events = Counter(line for line in lines if not line.startswith("ordered "))
     events.subtract([next(line for line in events if line.startswith("sent normal 01"))])
-    assert events.total() == 18, done.stdout + done.stderr
+    assert events.total() == 19, done.stdout + done.stderr
     for line in (
         "recalled recalled true",
         "checked checked ",
@@ -137,6 +179,7 @@ def test_java_with_its_defaults_which_encrypt(java_command: list[str], address: 
         "received delayed 1 - [] {} -",
         *(f"pushed {body} {n}" for body in ("normal", "ordered", "delayed", "commit", "checked") for n in (1, 2)),
         "push complete true",
+        "order complete true",
         "done  ",
     ):
         assert events[line] == 1, f"{line}: {done.stdout}{done.stderr}"

@@ -1,4 +1,4 @@
-"""Topics with a message type: `mqadmin` of 5.3.3 at its own broker and at ours, ours at both, and the store at Java 4.9.4."""
+"""Topics with a message type and groups of 5.x: `mqadmin` of 5.3.3 at its own broker and ours, ours at both, the store at 4.9.4."""
 
 from __future__ import annotations
 
@@ -68,6 +68,22 @@ def test_our_mqadmin_prints_the_same_at_both(java_results: tuple[str, list[list[
     assert [each.status for each in ours] == [0, 0]
     assert results([each.output for each in ours]) == results([java_line]) * 2
     assert results([java_line]) == [["create topic  success", "+message.type=TRANSACTION"]]
+
+
+def test_groups_of_5_are_created_and_shown_as_at_java(java_results: tuple[str, list[list[str]]]) -> None:
+    policy = '{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":100,"max":900,"multiplier":3}}'
+    lines = (
+        f"updateSubGroup -c DefaultCluster -g G -o true -p {policy}",
+        "updateSubGroup -c DefaultCluster -g H",
+        "getConsumerConfig -g G",
+        "getConsumerConfig -g H",
+    )
+    with LocalCluster() as servers:
+        shown = [mqadmin(addr, *lines, release=java.V5)[2:] for addr in (java_results[0], servers.namesrv)]
+    settings = re.compile(r"^(?:consume|group|retry)\w+\s+=.*", re.MULTILINE)
+    expected, ours = ([sorted(settings.findall(output)) for output in outputs] for outputs in shown)
+    assert ours == expected
+    assert "initial=100, max=900, multiplier=3" in str(ours[0])
 
 
 def test_a_store_with_attributes_is_opened_by_java_4_and_returned(tmp_path: Path) -> None:

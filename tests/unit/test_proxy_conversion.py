@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
 
-from ariane.errors import ReplyError
+from ariane.errors import ProtocolError, ReplyError
 from ariane.model.message import COMPRESSED
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.model.topic_attributes import TopicMessageType
+from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records import properties, record
 from ariane.proxy import api, request_signatures, transaction_ids
@@ -239,10 +240,56 @@ def test_settings_are_answered_with_what_the_server_decides() -> None:
     assert (answered.subscription.receive_batch_size, answered.subscription.long_polling_timeout.seconds) == (32, 20)
     assert answered.backoff_policy.max_attempts == 4
     assert [delay.seconds for delay in answered.backoff_policy.customized_backoff.next[:3]] == [1, 5, 10]
+    assert not answered.subscription.fifo
     producer = api.Settings(client_type=1, publishing={"topics": [{"name": "T"}]})
     answered = client_settings.answer(producer, client_settings.parse(producer, NOW_MS), 1_000, None)
     assert (answered.publishing.max_body_size, answered.publishing.validate_message_type) == (1_000, True)
     assert answered.backoff_policy.exponential_backoff.multiplier == 2
+
+
+def consumer_settings(group: SubscriptionGroupConfig) -> Any:
+    sent = api.Settings(client_type=2, subscription={"group": {"name": "G"}})
+    return client_settings.answer(sent, client_settings.parse(sent, NOW_MS), 1_000, group)
+
+
+def test_an_ordered_group_is_served_in_order() -> None:
+    assert consumer_settings(SubscriptionGroupConfig(consume_message_orderly=True)).subscription.fifo
+    assert not consumer_settings(SubscriptionGroupConfig(consume_message_orderly=False)).subscription.fifo
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ('{"type":"EXPONENTIAL"}', (5_000, 7_200_000, 2.0)),
+        ('{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":100,"max":900,"multiplier":3}}', (100, 900, 3.0)),
+        ('{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[10,2500]}}', [10, 2_500]),
+        ('{"type":"CUSTOMIZED"}', [seconds * 1_000 for seconds in client_settings.RETRY_S]),
+    ],
+)
+def test_the_retry_policy_of_a_group_spaces_the_attempts_of_its_clients(policy: str, expected: object) -> None:
+    document = f'{{"groupName":"G","groupRetryPolicy":{policy}}}'.encode()
+    backoff = consumer_settings(fastjson.decode(document, SubscriptionGroupConfig)).backoff_policy
+    if backoff.HasField("exponential_backoff"):
+        grows = backoff.exponential_backoff
+        assert (grows.initial.ToMilliseconds(), grows.max.ToMilliseconds(), grows.multiplier) == expected
+    else:
+        assert [delay.ToMilliseconds() for delay in backoff.customized_backoff.next] == expected
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        '{"type":"LINEAR"}',
+        '{"exponentialRetryPolicy":{"initial":0}}',
+        '{"exponentialRetryPolicy":{"initial":10,"max":9}}',
+        '{"exponentialRetryPolicy":{"multiplier":0.5}}',
+        '{"customizedRetryPolicy":{"next":[]}}',
+        '{"customizedRetryPolicy":{"next":[-1]}}',
+    ],
+)
+def test_a_policy_that_no_client_can_follow_is_refused(policy: str) -> None:
+    with pytest.raises(ProtocolError, match="Invalid SubscriptionGroupConfig in the body"):
+        fastjson.decode(f'{{"groupName":"G","groupRetryPolicy":{policy}}}'.encode(), SubscriptionGroupConfig)
 
 
 @pytest.mark.parametrize(

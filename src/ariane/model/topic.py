@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -124,6 +125,32 @@ class TopicDeletion(msgspec.Struct, frozen=True, rename="camel"):
     store_ms: int
 
 
+class ExponentialRetry(msgspec.Struct, frozen=True):
+    """Each attempt is delayed longer than the one before it, in milliseconds. [ExponentialRetryPolicy]"""
+
+    initial: int = 5_000
+    max: int = 7_200_000
+    multiplier: int = 2
+
+    def __post_init__(self) -> None:
+        if not (0 < self.initial <= self.max and self.multiplier >= 1):
+            raise ValueError(f"Invalid {self}: expected 0 < initial <= max and a multiplier of at least 1")
+
+
+class CustomizedRetry(msgspec.Struct, frozen=True):
+    """Delays of the attempts, in milliseconds. The last one repeats. [CustomizedRetryPolicy]"""
+
+    next: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1, max_length=128)]
+
+
+class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """How clients of 5.x space the attempts of a message: by their list of delays unless one is given. [GroupRetryPolicy]"""
+
+    type: Literal["CUSTOMIZED", "EXPONENTIAL"] = "CUSTOMIZED"  # which of the two counts
+    exponential_retry_policy: ExponentialRetry | msgspec.UnsetType = msgspec.UNSET
+    customized_retry_policy: CustomizedRetry | msgspec.UnsetType = msgspec.UNSET
+
+
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     """A consumer group on one broker. Members in the order Java prints them."""
 
@@ -131,10 +158,18 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     consume_broadcast_enable: bool = True  # False refuses pulls of broadcasting members
     consume_enable: bool = True  # False refuses all pulls of the group
     consume_from_min_enable: bool = True  # stored and listed for tools; no request depends on it
+    # Of 5.x; 4.9.4 prints neither. Messages of a queue reach clients of 5.x one after the other.
+    consume_message_orderly: bool | msgspec.UnsetType = msgspec.UNSET
     group_name: str = ""  # repeats the key of the table, as Java's document does
+    group_retry_policy: GroupRetryPolicy | msgspec.UnsetType = msgspec.UNSET
     notify_consumer_ids_changed_enable: bool = True  # False: members learn of a rebalance with their next period only
     # Redeliveries before a message becomes a dead letter; clients from 3.4.9 send their own limit.
     retry_max_times: int = 16
     retry_queue_nums: int = 1  # queues of the retry topic; 0 or less discards messages that are sent back
     # Slave that pull responses suggest for messages that memory no longer holds.
     which_broker_when_consume_slowly: int = 1
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether messages of a queue are delivered to clients of 5.x one after the other."""
+        return self.consume_message_orderly is True

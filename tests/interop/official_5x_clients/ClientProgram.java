@@ -8,7 +8,7 @@ import org.apache.rocketmq.client.apis.consumer.*;
 import org.apache.rocketmq.client.apis.message.*;
 import org.apache.rocketmq.client.apis.producer.*;
 
-/** The official Java client of RocketMQ 5 with its defaults, which encrypt: ClientProgram ADDRESS TOPIC TRANSACTION_TOPIC GROUP. */
+/** The official Java client of RocketMQ 5 with its defaults, which encrypt: ClientProgram ADDRESS TOPIC TRANSACTION_TOPIC ORDERED_TOPIC GROUP. */
 public class ClientProgram {
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
 
@@ -37,10 +37,10 @@ public class ClientProgram {
     }
 
     public static void main(String[] args) throws Exception {
-        String topic = args[1], transactions = args[2], group = args[3];
+        String topic = args[1], transactions = args[2], ordered = args[3], group = args[4];
         ClientConfiguration config = ClientConfiguration.newBuilder().setEndpoints(args[0]).build();
         CountDownLatch checked = new CountDownLatch(1);
-        Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(config).setTopics(topic, transactions)
+        Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(config).setTopics(topic, transactions, ordered)
             .setTransactionChecker(view -> {
                 report("checked", text(view), "");
                 checked.countDown();
@@ -86,6 +86,23 @@ public class ClientProgram {
         report("push", "complete", done.await(60, TimeUnit.SECONDS));
         Thread.sleep(1000); // the last acknowledgement
         push.close();
+
+        CountDownLatch inOrder = new CountDownLatch(6);
+        PushConsumer fifo = PROVIDER.newPushConsumerBuilder().setClientConfiguration(config).setConsumerGroup(group + "-ordered")
+            .setSubscriptionExpressions(Collections.singletonMap(ordered, all))
+            .setMessageListener(view -> {
+                report("ordered", text(view), view.getDeliveryAttempt());
+                if (text(view).endsWith("1") && view.getDeliveryAttempt() == 1) return ConsumeResult.FAILURE;
+                inOrder.countDown();
+                return ConsumeResult.SUCCESS;
+            }).build();
+        Thread.sleep(2000); // a new group starts at the end of the queues
+        for (String number : new String[] {"1", "2", "3"}) {
+            for (String name : new String[] {"a", "b"}) producer.send(message(ordered, name + number, "group", name));
+        }
+        report("order", "complete", inOrder.await(60, TimeUnit.SECONDS));
+        Thread.sleep(1000);
+        fifo.close();
         producer.close();
         report("done", "", "");
         System.exit(0);

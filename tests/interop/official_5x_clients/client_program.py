@@ -153,7 +153,46 @@ def push(config: Any, topic: str, group: str, count: str) -> None:
     consumer.shutdown()
 
 
+class OrderedListener(MessageListener):  # type: ignore[misc]
+    """Fails the first message of each message group once. This client repeats it by itself, without a new attempt number."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._failed: set[bytes] = set()
+        self.is_done = threading.Event()
+
+    def consume(self, received: Any) -> Any:
+        report_received(received)
+        if received.body.endswith(b"1") and received.body not in self._failed:
+            self._failed.add(received.body)
+            return ConsumeResult.FAILURE
+        self._left -= 1
+        if not self._left:
+            self.is_done.set()
+        return ConsumeResult.SUCCESS
+
+
+def ordered(config: Any, topic: str, group: str) -> None:
+    """Send three messages of each of two message groups, and consume them with an ordered consumer group."""
+    producer = Producer(config, (topic,))
+    producer.startup()
+    listener = OrderedListener(6)
+    consumer = PushConsumer(config, group, listener, {topic: FilterExpression()})
+    consumer.startup()
+    time.sleep(2)  # a new group starts at the end of the queues
+    for number in (1, 2, 3):
+        for name in ("a", "b"):
+            new = message(topic, f"{name}{number}")
+            new.message_group = name
+            producer.send(new)
+    listener.is_done.wait(TIMEOUT_S)
+    time.sleep(1)  # the last acknowledgement
+    consumer.shutdown()
+    producer.shutdown()
+
+
 PROGRAMS: dict[str, Callable[..., None]] = {
+    "ordered": ordered,
     "produce": produce,
     "transactions": transactions,
     "simple": simple,

@@ -47,6 +47,10 @@ class SettingOptions:
         bool | None,
         typer.Option("--broadcast/--no-broadcast", help="Whether it may use broadcast mode.", show_default=False),
     ] = None
+    ordered: Annotated[
+        bool | None,
+        typer.Option("--ordered/--no-ordered", help="Whether clients of 5.x receive in order.", show_default=False),
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """Return the given ones by the names of `SubscriptionGroupConfig`."""
@@ -55,6 +59,7 @@ class SettingOptions:
             "retry_queue_nums": self.retry_queues,
             "consume_enable": self.consume,
             "consume_broadcast_enable": self.broadcast,
+            "consume_message_orderly": self.ordered,
         }
         return {name: value for name, value in settings.items() if value is not None}
 
@@ -295,7 +300,7 @@ def change(
     given = settings.given()
     if not given:
         raise UsageError(
-            "change", None, "nothing to change; expected --retries, --retry-queues, --consume or --broadcast"
+            "change", None, "nothing to change; expected --retries, --retry-queues, --consume, --broadcast or --ordered"
         )
 
     async def work(admin: Admin) -> tuple[list[Any], tuple[Any, ...]]:

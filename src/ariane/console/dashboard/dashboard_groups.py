@@ -252,8 +252,6 @@ def _checked_config(members: dict[str, Any]) -> SubscriptionGroupConfig:
     name = _unmarked(str(members.get("groupName", "")))
     if fault := group_name_fault(name):
         raise ConfigError("groupName", name, fault)
-    if members.get("consumeMessageOrderly"):
-        raise UsageError("consumeMessageOrderly", True, "brokers of 4.x have no such setting; expected false")
     try:
         return msgspec.convert({**members, "groupName": name}, SubscriptionGroupConfig)
     except msgspec.ValidationError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig
+from ariane.model.topic import DataVersion, GroupRetryPolicy, SubscriptionGroupConfig, TopicConfig
 from ariane.protocol.requests.clients import SubscriptionData
 
 
@@ -53,12 +53,6 @@ class GroupName(msgspec.Struct, frozen=True):
     group: str
 
 
-class RetryPolicy(msgspec.Struct, frozen=True):
-    """How a group of 5.x spaces its attempts; CUSTOMIZED without a policy is the delay levels of 4.9.4. [GroupRetryPolicy]"""
-
-    type: str = "CUSTOMIZED"
-
-
 class GroupConfigBody(msgspec.Struct, frozen=True, rename="camel"):
     """Body of the response to 352: a group as 5.x prints it. Members that 4.9.4 does not have hold the defaults of 5.x."""
 
@@ -67,10 +61,10 @@ class GroupConfigBody(msgspec.Struct, frozen=True, rename="camel"):
     consume_broadcast_enable: bool = True  # whether broadcasting members may pull
     consume_enable: bool = True  # whether members may pull
     consume_from_min_enable: bool = True  # no effect
-    consume_message_orderly: bool = False  # of 5.x: how proxies deliver; 4.9.4 leaves it to the client
+    consume_message_orderly: bool = False  # whether messages of a queue reach clients of 5.x one after the other
     consume_timeout_minute: int = 15  # of 5.x
     group_name: str = ""  # repeats the requested name
-    group_retry_policy: RetryPolicy = RetryPolicy()  # of 5.x; the default means the delay levels of 4.9.4
+    group_retry_policy: GroupRetryPolicy = GroupRetryPolicy()  # of clients of 5.x
     group_sys_flag: int = 0  # of 5.x
     notify_consumer_ids_changed_enable: bool = True  # whether members are notified of a rebalance
     retry_max_times: int = 16  # redeliveries before a dead letter
@@ -79,7 +73,8 @@ class GroupConfigBody(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def of(cls, group: SubscriptionGroupConfig) -> GroupConfigBody:
-        return cls(**msgspec.structs.asdict(group))
+        members = msgspec.structs.asdict(group)
+        return cls(**{name: value for name, value in members.items() if value is not msgspec.UNSET})
 
 
 class DeleteGroup(msgspec.Struct, frozen=True, rename="camel"):

@@ -142,11 +142,12 @@ class ReceiveCalls:
             invisible_ms = request.invisible_duration.ToMilliseconds()
             field_checks.check_invisible_ms(invisible_ms, field_checks.INVISIBLE_MS_MIN)
         call.session.note_subscription(group, subscription)
-        is_ordered = client_settings.is_ordered(self.service.group(group))
+        is_ordered = self.service.group(group).is_ordered
+        has_queue = is_ordered and request.auto_renew  # of QueryAssignment; a simple consumer receives from all
         popped = PopMessage(
             consumer_group=group,
             topic=topic,
-            queue_id=request.message_queue.id if is_ordered else ALL_QUEUES,
+            queue_id=request.message_queue.id if has_queue else ALL_QUEUES,
             max_msg_nums=min(max(request.batch_size, 0), BATCH_MAX),
             invisible_time=invisible_ms,
             poll_time=poll_ms,

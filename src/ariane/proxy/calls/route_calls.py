@@ -14,7 +14,7 @@ from typing import Any
 from ariane.model.topic import PERM_READ, PERM_WRITE, TopicConfig
 from ariane.proxy import api
 from ariane.proxy.calls.call import Call, ProxySettings, accepted_kinds
-from ariane.proxy.conversion import client_settings, field_checks, grpc_statuses
+from ariane.proxy.conversion import field_checks, grpc_statuses
 from ariane.proxy.conversion.grpc_messages import MESSAGE_TYPES
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.message_service import MessageService
@@ -53,7 +53,7 @@ class RouteCalls:
         group = self.service.group(field_checks.group_name(request.group))
         if not topic.perm & PERM_READ or not topic.read_queue_nums:
             raise CallRefused(StatusCode.FORBIDDEN, "no readable queue")
-        numbers = range(topic.read_queue_nums) if client_settings.is_ordered(group) else (ALL_QUEUES,)
+        numbers = range(topic.read_queue_nums) if group.is_ordered else (ALL_QUEUES,)
         broker = self._broker(request.endpoints)
         assignments = [
             api.Assignment(

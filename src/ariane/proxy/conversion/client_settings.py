@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ariane.filter import tags
-from ariane.model.topic import SubscriptionGroupConfig
+from ariane.model.topic import ExponentialRetry, GroupRetryPolicy, SubscriptionGroupConfig
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import EXPRESSION_MAX, SQL92, TAG
 from ariane.proxy import api
@@ -23,8 +23,10 @@ LONG_POLLING_S = 20
 REQUEST_TIMEOUT_MS = 3_000
 PRODUCER_ATTEMPTS = 3
 PRODUCER_BACKOFF = {"initial": {"nanos": 10_000_000}, "max": {"seconds": 1}, "multiplier": 2.0}
-# Back-off of push consumers by attempt, in seconds: the first failure is followed by 1 s.
+# Back-off of push consumers by attempt: the first failure is followed by 1 s. A group may have another.
 RETRY_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+RETRY_MS = tuple(seconds * 1_000 for seconds in RETRY_S)
+DEFAULT_RETRY = GroupRetryPolicy()
 FILTER_SQL = 2  # FilterType
 
 
@@ -130,20 +132,27 @@ def answer(
         answered.backoff_policy.max_attempts = PRODUCER_ATTEMPTS
         answered.backoff_policy.exponential_backoff.CopyFrom(api.ExponentialBackoff(**PRODUCER_BACKOFF))
         return answered
-    answered.subscription.fifo = is_ordered(group)
+    answered.subscription.fifo = group.is_ordered
     answered.subscription.receive_batch_size = RECEIVE_BATCH
     answered.subscription.long_polling_timeout.seconds = LONG_POLLING_S
     answered.backoff_policy.max_attempts = max_attempts(group)
-    retries = api.CustomizedBackoff(next=[{"seconds": seconds} for seconds in RETRY_S])
-    answered.backoff_policy.customized_backoff.CopyFrom(retries)
+    _set_backoff(answered.backoff_policy, group.group_retry_policy or DEFAULT_RETRY)
     return answered
+
+
+def _set_backoff(backoff: Any, policy: GroupRetryPolicy) -> None:
+    """Set when attempts of a group follow each other. Clients cannot use a policy without values."""
+    if policy.type == "EXPONENTIAL":
+        retry = policy.exponential_retry_policy or ExponentialRetry()
+        backoff.exponential_backoff.initial.FromMilliseconds(retry.initial)
+        backoff.exponential_backoff.max.FromMilliseconds(retry.max)
+        backoff.exponential_backoff.multiplier = retry.multiplier
+        return
+    delays = policy.customized_retry_policy.next if policy.customized_retry_policy else RETRY_MS
+    for delay_ms in delays:
+        backoff.customized_backoff.next.add().FromMilliseconds(delay_ms)
 
 
 def max_attempts(group: SubscriptionGroupConfig) -> int:
     """Return how often a message is delivered to a group before it becomes a dead letter."""
     return group.retry_max_times + 1
-
-
-def is_ordered(group: SubscriptionGroupConfig) -> bool:
-    """Return whether the messages of a queue are delivered to a group one after the other."""
-    return bool(getattr(group, "consume_message_orderly", False))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from ariane.cli.mqadmin.command import BROKER, CLUSTER, GROUP, CommandList, Option, Options, Output, lines
 from ariane.cli.mqadmin.option_values import whole_number, yes_or_no
 from ariane.cli.mqadmin.value_text import boolean, group_config, group_fields
@@ -37,6 +39,7 @@ COMMANDS = CommandList()
         "w", "whichBrokerWhenConsumeSlowly", "Broker id to read from while the group lags.", whole_number(0), 1, "ID"
     ),
     _switch("a", "notifyConsumerIdsChanged", "Whether members learn at once of others.", True),
+    Option("o", "consumeMessageOrderly", "Whether clients of 5.x receive in order.", yes_or_no, metavar="BOOL"),
     is_change=True,
 )
 async def update_sub_group(admin: Admin, options: Options) -> AsyncIterator[Output]:
@@ -51,6 +54,9 @@ async def update_sub_group(admin: Admin, options: Options) -> AsyncIterator[Outp
         broker_id=options.brokerId,
         which_broker_when_consume_slowly=options.whichBrokerWhenConsumeSlowly,
         notify_consumer_ids_changed_enable=options.notifyConsumerIdsChanged,
+        consume_message_orderly=msgspec.UNSET
+        if options.consumeMessageOrderly is None
+        else options.consumeMessageOrderly,
     )
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
     await admin.save_group(config, servers=servers)

@@ -22,7 +22,8 @@ from ariane.errors import AlreadyExists, NotFound, ServerUnavailable, UsageError
 from ariane.model.topic import QUEUES_MAX, SubscriptionGroupConfig, group_name_fault
 
 RETRIES_MAX = 10_000  # more is a typing error
-SETTINGS = tuple(name for name in SubscriptionGroupConfig.__struct_fields__ if name != "group_name")
+NOT_SHOWN = ("group_name", "group_retry_policy")
+SETTINGS = tuple(name for name in SubscriptionGroupConfig.__struct_fields__ if name not in NOT_SHOWN)
 
 
 class GroupSettingRow(View):
@@ -73,6 +74,8 @@ class GroupSettingsForm(DryRunForm):
     """Stored and listed for tools; no request depends on it."""
     notify_consumer_ids_changed_enable: OptionalBool = None
     """Whether clients learn at once of clients that come and go; otherwise with their next period."""
+    consume_message_orderly: OptionalBool = None
+    """Whether clients of 5.x receive the messages of a queue one after the other."""
     broker_id: OptionalInt = Field(None, ge=0, le=1000)
     """Server that responses suggest for the next read while a client keeps up; 0 is the master."""
     which_broker_when_consume_slowly: OptionalInt = Field(None, ge=0, le=1000)
@@ -121,7 +124,7 @@ async def group_settings(services: ConsoleServices, group: str) -> GroupSettings
     enabled = {config.consume_enable for config in configs.values()}
     rows = []
     for name in SETTINGS:
-        values = [getattr(config, name) for config in configs.values()]
+        values = [_value(config, name) for config in configs.values()]
         rows.append(GroupSettingRow(name=_wire_name(name), values=values, differs=len(set(values)) > 1))
     return GroupSettingsView(
         as_of_ms=as_of_ms,
@@ -242,6 +245,11 @@ async def _selected(admin: Admin, brokers: Sequence[str]) -> list[BrokerServer]:
 def _new_settings(form: GroupSettingsForm) -> dict[str, Any]:
     values = {name: getattr(form, name) for name in SETTINGS}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _value(config: SubscriptionGroupConfig, name: str) -> bool | int:
+    value: bool | int | msgspec.UnsetType = getattr(config, name)
+    return False if value is msgspec.UNSET else value
 
 
 def _wire_name(name: str) -> str:
