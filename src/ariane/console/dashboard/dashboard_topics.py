@@ -38,7 +38,6 @@ class TopicRequest(RequestBody):
     broker_name_list: list[str] | None = None
     """Further brokers that get it."""
     topic_name: str
-    """Name of the topic."""
     write_queue_nums: int
     """Queues that producers choose from, on each broker."""
     read_queue_nums: int

@@ -44,7 +44,6 @@ class BrokerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A master or slave. All figures are None while the broker does not respond."""
 
     cluster: str
-    """Name of its cluster."""
     broker: str
     """Broker name, which a master shares with its slaves."""
     broker_id: int
@@ -104,7 +103,6 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A topic, summed over the masters that have it."""
 
     topic: str
-    """Its name."""
     kind: TopicKind
     """`retry` and `dlq` topics belong to a group; `delay` holds messages until they are due; `system` belongs to the broker."""
     clusters: tuple[str, ...] = ()
@@ -164,7 +162,6 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A consumer group, summed over all brokers."""
 
     group: str
-    """Its name."""
     is_system: bool = False
     """Whether it belongs to the broker or to a tool."""
     topics: tuple[str, ...] = ()
@@ -234,7 +231,6 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     ages_as_of_ms: int | None = None
     """The same for the ages of the oldest messages."""
     name_servers: tuple[NameServerRow, ...] = ()
-    """All name servers."""
     brokers: tuple[BrokerRow, ...] = ()
     """All masters and slaves, by cluster, name and id."""
     broker_sets: Mapping[str, BrokerSet] = {}

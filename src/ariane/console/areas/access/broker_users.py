@@ -35,7 +35,6 @@ class UserServerRow(View):
     server: str
     """Broker name and id."""
     addr: str
-    """Its address."""
     is_enabled: bool
     """Whether users sign requests (`authenticationEnabled`)."""
     is_authorizing: bool
@@ -63,7 +62,6 @@ class BrokerUserRow(View):
     """A user of the brokers with its policies, without its password."""
 
     username: str
-    """Its name."""
     user_type: str | None
     """`Super` (may do everything) or `Normal`; null: the servers have policies for it, but no such user."""
     user_status: str | None
@@ -94,7 +92,6 @@ class BrokerUserForm(DryRunForm):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     username: str
-    """Its name."""
     password: VerbatimText = ""
     """Its password. Empty keeps the stored one; a new user needs one."""
     user_type: OptionalText = None
@@ -107,7 +104,6 @@ class BrokerUserDeletionForm(DeletionForm, DryRunForm):
     """A user to delete, with its policies."""
 
     username: str
-    """Its name."""
 
 
 class PolicyForm(DryRunForm):
@@ -135,7 +131,6 @@ class PolicyDeletionForm(DeletionForm, DryRunForm):
     policy_type: str = "Custom"
     """Type of the entry."""
     resource: str
-    """Its resource."""
 
 
 USER_COLUMNS = {
@@ -161,12 +156,7 @@ class UserState(NamedTuple):
 
 
 async def broker_users(services: ConsoleServices, query: ListQuery) -> BrokerUsersView:
-    """Return users and policies of all brokers.
-
-    Raises:
-        ServerUnavailable: no broker is registered.
-        UsageError: the query names an unknown column.
-    """
+    """Return users and policies of all brokers."""
     as_of_ms = services.clock.now_ms()
     async with services.admin() as admin:
         state = await _state(admin)
@@ -179,12 +169,7 @@ async def broker_users(services: ConsoleServices, query: ListQuery) -> BrokerUse
 
 
 async def broker_user(services: ConsoleServices, username: str) -> BrokerUserRow:
-    """Return a user with its policies.
-
-    Raises:
-        NotFound: no server that responded has it.
-        ServerUnavailable: no broker is registered.
-    """
+    """Return a user with its policies."""
     async with services.admin() as admin:
         rows = user_rows(await _state(admin))
     return _row_of(rows, username)
@@ -195,7 +180,6 @@ async def broker_policy(services: ConsoleServices, username: str, policy_type: s
 
     Raises:
         NotFound: no server that responded has the user, or its first one has no such entry.
-        ServerUnavailable: no broker is registered.
     """
     policies = (await broker_user(services, username)).policies
     for policy in policies:
@@ -209,7 +193,6 @@ async def save_user(services: ConsoleServices, form: BrokerUserForm) -> ChangeRe
 
     Raises:
         ConfigError, UsageError: a value is invalid, or no server has users.
-        PartialFailure, ReplyError: servers rejected the change.
     """
     info = UserInfo(form.username, form.password or None, form.user_type, form.user_status)
     # The rules of the servers, so that a dry run rejects the same values.
@@ -228,13 +211,7 @@ async def save_user(services: ConsoleServices, form: BrokerUserForm) -> ChangeRe
 
 
 async def delete_user(services: ConsoleServices, form: BrokerUserDeletionForm) -> ChangeResult:
-    """Delete a user with its policies from all servers that have it.
-
-    Raises:
-        UsageError: `confirm` is not its name, and it is not a dry run.
-        NotFound: no server that responded has it.
-        PartialFailure, ReplyError: servers rejected the change.
-    """
+    """Delete a user with its policies from all servers that have it."""
     if not form.is_dry_run:
         check_confirmed(form, form.username)
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
@@ -252,7 +229,6 @@ async def save_policy(services: ConsoleServices, form: PolicyForm) -> ChangeResu
 
     Raises:
         ConfigError: a value is invalid, no server has users, or one has no such user.
-        PartialFailure, ReplyError: servers rejected the change.
     """
     addresses = tuple(part for part in _SEPARATORS.split(form.addresses) if part)
     entry = normalized_entry(PolicyEntryInfo(form.resource, tuple(form.actions), addresses or None, form.decision))
@@ -272,9 +248,7 @@ async def delete_policy(services: ConsoleServices, form: PolicyDeletionForm) -> 
     """Delete an entry from the policies of a user, on all servers that have it.
 
     Raises:
-        UsageError: `confirm` is not its resource, and it is not a dry run.
         NotFound: no server that responded has it.
-        PartialFailure, ReplyError: servers rejected the change.
     """
     if not form.is_dry_run:
         check_confirmed(form, form.resource)

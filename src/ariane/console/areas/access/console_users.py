@@ -23,7 +23,6 @@ class ConsoleUserRow(View):
     """An account of the console."""
 
     name: str
-    """Its name."""
     role: ConsoleRole
     """What it may do."""
     changed_ms: int
@@ -38,9 +37,7 @@ class SessionRow(View):
     """A logged-in browser."""
 
     id: str
-    """Its id."""
     account: str
-    """Account."""
     created_ms: int
     """Log-in."""
     used_ms: int
@@ -72,7 +69,6 @@ class OwnAccountView(View):
     as_of_ms: int
     """Time of the values."""
     name: str
-    """Its name."""
     role: ConsoleRole
     """What it may do."""
     is_account: bool
@@ -126,11 +122,7 @@ SESSION_COLUMNS = sort_keys("account", "address", used="used_ms", created="creat
 
 
 def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | None) -> AccessView:
-    """Return all accounts and sessions.
-
-    Raises:
-        UsageError: the query names an unknown column.
-    """
+    """Return all accounts and sessions."""
     sessions = services.sessions.list()
     rows = [_session_row(session, identity) for session in sessions]
     used: dict[str, list[int]] = {}  # times of last use by account
@@ -169,23 +161,13 @@ async def add_user(services: ConsoleServices, form: NewUserForm) -> ChangeResult
 
 
 def set_role(services: ConsoleServices, name: str, form: UserRoleForm) -> ChangeResult:
-    """Change a role; all sessions of the account end.
-
-    Raises:
-        NotFound: there is no such account.
-        ConfigError: it is the last admin.
-    """
+    """Change a role; all sessions of the account end."""
     services.accounts.set_role(name, form.role)
     return ChangeResult(notice=f"changed the role of {name} to {form.role}")
 
 
 async def set_password(services: ConsoleServices, name: str, form: UserPasswordForm) -> ChangeResult:
-    """Replace the password of an account; all its sessions end.
-
-    Raises:
-        NotFound: there is no such account.
-        ConfigError: the password is too weak.
-    """
+    """Replace the password of an account; all its sessions end."""
     await asyncio.to_thread(services.accounts.set_password, name, form.password)
     return ChangeResult(notice=f"changed the password of {name}")
 
@@ -208,24 +190,14 @@ async def set_own_password(services: ConsoleServices, form: OwnPasswordForm, *, 
 
 
 def remove_user(services: ConsoleServices, name: str, form: DeletionForm) -> ChangeResult:
-    """Remove an account; all its sessions end.
-
-    Raises:
-        UsageError: `confirm` is not its name.
-        NotFound: there is no such account.
-        ConfigError: it is the last admin.
-    """
+    """Remove an account; all its sessions end."""
     check_confirmed(form, name)
     services.accounts.remove(name)
     return ChangeResult(notice=f"removed console account {name}")
 
 
 def revoke_session(services: ConsoleServices, session_id: str, *, account: str | None = None) -> ChangeResult:
-    """End a session; with `account` only one of this account.
-
-    Raises:
-        NotFound: there is no such session.
-    """
+    """End a session; with `account` only one of this account."""
     session = services.sessions.revoke(session_id, account=account)
     return ChangeResult(notice=f"ended a session of {session.account} from {session.address}")
 

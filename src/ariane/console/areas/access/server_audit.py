@@ -69,7 +69,6 @@ async def server_audit(services: ConsoleServices, query: ServerAuditQuery) -> Se
 
     Raises:
         UsageError: a time or the result is invalid, or the range is empty.
-        ServerUnavailable: no broker is registered.
     """
     if query.result and query.result not in RESULTS:
         raise UsageError("result", query.result, f"expected one of: {', '.join(RESULTS)}")

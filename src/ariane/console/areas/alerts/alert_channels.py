@@ -26,9 +26,7 @@ class AlertChannelRow(View):
     """A receiver of notifications, without its secrets."""
 
     id: str
-    """Its id."""
     name: str
-    """Its name."""
     kind: str
     """`webHook` or `email`."""
     address: str
@@ -119,21 +117,12 @@ def alert_channels(services: ConsoleServices, *, is_admin: bool) -> AlertChannel
 
 
 def alert_channel(services: ConsoleServices, channel_id: str) -> AlertChannelRow:
-    """Return a receiver.
-
-    Raises:
-        NotFound: there is no such receiver.
-    """
+    """Return a receiver."""
     return _row(services, find(services.alerts.settings.channels, "channel", channel_id))
 
 
 def save_web_hook(services: ConsoleServices, form: WebHookForm, *, channel_id: str = "") -> ChangeResult:
-    """Create a web hook, or replace the one with this id.
-
-    Raises:
-        ConfigError: a value is invalid, or there are too many receivers.
-        NotFound: there is no such receiver.
-    """
+    """Create a web hook, or replace the one with this id."""
     stored = _stored(services, channel_id, WebHookTarget)
     url, authorization = form.url, form.authorization
     if stored is not None:
@@ -145,12 +134,7 @@ def save_web_hook(services: ConsoleServices, form: WebHookForm, *, channel_id: s
 
 
 def save_email(services: ConsoleServices, form: EmailForm, *, channel_id: str = "") -> ChangeResult:
-    """Create recipients of e-mail, or replace those with this id.
-
-    Raises:
-        ConfigError: a value is invalid, or there are too many receivers.
-        NotFound: there is no such receiver.
-    """
+    """Create recipients of e-mail, or replace those with this id."""
     stored = _stored(services, channel_id, MailTarget)
     password = form.password
     if stored is not None and not password and (stored.host, stored.user) == (form.host, form.user):
@@ -164,12 +148,7 @@ def save_email(services: ConsoleServices, form: EmailForm, *, channel_id: str = 
 
 
 async def delete_channel(services: ConsoleServices, channel_id: str, form: DeletionForm) -> ChangeResult:
-    """Delete a receiver.
-
-    Raises:
-        NotFound: there is no such receiver.
-        UsageError: `confirm` is not its name.
-    """
+    """Delete a receiver."""
     channel = find(services.alerts.settings.channels, "channel", channel_id)
     check_confirmed(form, channel.name)
     await services.alerts.delete_channel(channel_id)
@@ -180,7 +159,6 @@ async def send_test(services: ConsoleServices, channel_id: str) -> ChangeResult:
     """Send a test notification.
 
     Raises:
-        NotFound: there is no such receiver.
         ServerUnavailable: it was not accepted.
     """
     try:

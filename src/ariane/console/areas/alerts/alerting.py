@@ -23,7 +23,6 @@ class _AlertRow(View):
     """What an alert is about."""
 
     rule: str
-    """Name of its rule."""
     severity: Severity
     """How urgent it is."""
     subject: str
@@ -40,7 +39,6 @@ class FiringAlertRow(_AlertRow):
     """A firing alert."""
 
     rule_id: str
-    """Id of its rule."""
     value: float | None
     """Last known value; null: unknown."""
     since_ms: int
@@ -55,11 +53,9 @@ class SilenceRow(View):
     """A silence."""
 
     id: str
-    """Its id."""
     rule_id: str
     """Rule whose alerts are silent; empty: all."""
     rule: str
-    """Name of that rule."""
     pattern: str
     """Subjects that are silent."""
     until_ms: int
@@ -93,9 +89,7 @@ class AlertRuleRow(View):
     """A rule."""
 
     id: str
-    """Its id."""
     name: str
-    """Its name."""
     metric: AlertMetric
     """What it watches."""
     condition: AlertCondition
@@ -189,7 +183,6 @@ class CloseAlertForm(ChangeForm):
     """A firing alert to end by hand."""
 
     rule_id: str
-    """Id of its rule."""
     subject: str
     """Its group, topic, broker, name server, table or source."""
 
@@ -215,11 +208,7 @@ HISTORY_COLUMNS = sort_keys("rule", "subject", time="time_ms")
 
 
 def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:
-    """Return the firing alerts, the most urgent first.
-
-    Raises:
-        UsageError: the query names an unknown column.
-    """
+    """Return the firing alerts, the most urgent first."""
     alerts = services.alerts
     rows = [_firing_row(services, state) for state in alerts.firing() if _is_visible(state)]
     return AlertsView.of(
@@ -239,33 +228,20 @@ def alert_rules(services: ConsoleServices) -> AlertRulesView:
 
 
 def alert_rule(services: ConsoleServices, rule_id: str) -> AlertRuleRow:
-    """Return a rule.
-
-    Raises:
-        NotFound: there is no such rule.
-    """
+    """Return a rule."""
     rule = find(services.alerts.settings.rules, "alert rule", rule_id)
     return _rule_row(rule, sum(state.rule.id == rule_id for state in services.alerts.firing()))
 
 
 def alert_history(services: ConsoleServices, query: ListQuery) -> AlertHistoryView:
-    """Return the newest begins and ends of alerts.
-
-    Raises:
-        UsageError: the query names an unknown column.
-    """
+    """Return the newest begins and ends of alerts."""
     rows = [_history_row(transition) for transition in services.alerts.history() if _is_visible(transition.state)]
     page = paginate(rows, query, name=_searched_text, columns=HISTORY_COLUMNS, sort="time", is_descending=True)
     return AlertHistoryView(history=page)
 
 
 def save_rule(services: ConsoleServices, form: AlertRuleForm, *, rule_id: str = "") -> ChangeResult:
-    """Create a rule, or replace the one with this id.
-
-    Raises:
-        ConfigError: a value is invalid, or there are too many rules.
-        NotFound: there is no such rule.
-    """
+    """Create a rule, or replace the one with this id."""
     if rule_id:
         find(services.alerts.settings.rules, "alert rule", rule_id)
     services.alerts.save_rule(AlertRule(id=rule_id or new_id(), **form.model_dump()))
@@ -273,12 +249,7 @@ def save_rule(services: ConsoleServices, form: AlertRuleForm, *, rule_id: str = 
 
 
 def delete_rule(services: ConsoleServices, rule_id: str, form: DeletionForm) -> ChangeResult:
-    """Delete a rule; its alerts end.
-
-    Raises:
-        NotFound: there is no such rule.
-        UsageError: `confirm` is not its name.
-    """
+    """Delete a rule; its alerts end."""
     rule = find(services.alerts.settings.rules, "alert rule", rule_id)
     check_confirmed(form, rule.name)
     services.alerts.delete_rule(rule_id)
@@ -286,12 +257,7 @@ def delete_rule(services: ConsoleServices, rule_id: str, form: DeletionForm) -> 
 
 
 def add_silence(services: ConsoleServices, form: SilenceForm, *, account: str) -> ChangeResult:
-    """Suppress notifications for some time.
-
-    Raises:
-        ConfigError: a value is invalid, or there are too many silences.
-        NotFound: there is no such rule.
-    """
+    """Suppress notifications for some time."""
     if form.rule_id:
         find(services.alerts.settings.rules, "alert rule", form.rule_id)
     now_ms = services.clock.now_ms()
@@ -304,11 +270,7 @@ def add_silence(services: ConsoleServices, form: SilenceForm, *, account: str) -
 
 
 def end_silence(services: ConsoleServices, silence_id: str) -> ChangeResult:
-    """End a silence now.
-
-    Raises:
-        NotFound: there is no such silence.
-    """
+    """End a silence now."""
     silence = services.alerts.end_silence(silence_id)
     return ChangeResult(notice=f"ended the silence of {silence.pattern}")
 

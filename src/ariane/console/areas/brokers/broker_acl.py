@@ -31,7 +31,6 @@ class AclServerRow(View):
     server: str
     """Broker name and id."""
     addr: str
-    """Its address."""
     is_enabled: bool
     """Whether it checks requests (`aclEnable`)."""
     global_addresses: list[str]
@@ -75,7 +74,6 @@ class AclView(PartialView):
     servers: list[AclServerRow]
     """All servers that responded."""
     accounts: Page[AclAccountRow]
-    """Accounts."""
 
 
 class AclAccountForm(DryRunForm):
@@ -85,7 +83,6 @@ class AclAccountForm(DryRunForm):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     access_key: str
-    """Its access key."""
     secret_key: str = ""
     """Its secret key. Empty keeps the stored one; a new account needs one."""
     is_admin: bool = False
@@ -106,7 +103,6 @@ class AclDeletionForm(DeletionForm, DryRunForm):
     """An account to delete."""
 
     access_key: str
-    """Its access key."""
 
 
 class GlobalAddressesForm(DryRunForm):
@@ -129,12 +125,7 @@ class _AclState(NamedTuple):
 
 
 async def broker_acl(services: ConsoleServices, query: ListQuery) -> AclView:
-    """Return access control of all brokers.
-
-    Raises:
-        ServerUnavailable: no broker is registered.
-        UsageError: the query names an unknown column.
-    """
+    """Return access control of all brokers."""
     as_of_ms = services.clock.now_ms()
     async with services.admin() as admin:
         state = await _state(admin)
@@ -153,7 +144,6 @@ async def acl_account(services: ConsoleServices, access_key: str) -> AclAccountR
 
     Raises:
         NotFound: no server that responded has it.
-        ServerUnavailable: no broker is registered.
     """
     async with services.admin() as admin:
         rows = _account_rows(await _state(admin))
@@ -168,7 +158,6 @@ async def save_account(services: ConsoleServices, form: AclAccountForm) -> Chang
 
     Raises:
         ConfigError: a value is invalid, or no server has access control enabled.
-        PartialFailure, ReplyError: servers rejected the change.
     """
     if not form.access_key:
         raise ConfigError("accessKey", "", "expected the access key of the account")
@@ -196,9 +185,7 @@ async def delete_account(services: ConsoleServices, form: AclDeletionForm) -> Ch
     """Delete an account from all servers that have it.
 
     Raises:
-        UsageError: `confirm` is not its access key, and it is not a dry run.
         NotFound: no server that responded has it.
-        PartialFailure, ReplyError: servers rejected the change.
     """
     if not form.is_dry_run:
         check_confirmed(form, form.access_key)
@@ -217,7 +204,6 @@ async def set_global_addresses(services: ConsoleServices, form: GlobalAddressesF
 
     Raises:
         ConfigError: no server has access control enabled.
-        PartialFailure, ReplyError: servers rejected the change.
     """
     addresses = ",".join(part.strip() for part in _SEPARATORS.split(form.addresses) if part.strip())
     async with services.admin(is_dry_run=form.is_dry_run) as admin:

@@ -25,7 +25,6 @@ class SettingForm(DryRunForm):
     """A setting to change while brokers run; they store it in their configuration files."""
 
     key: str = Field(min_length=1, max_length=255)
-    """Name of the setting."""
     value: str = Field("", max_length=VALUE_MAX)
     """New value."""
     id: int = 0
@@ -57,10 +56,8 @@ async def change_setting(services: ConsoleServices, broker: str, form: SettingFo
     """Change a setting.
 
     Raises:
-        NotFound: no such broker is registered.
         UsageError: a selected server does not have the setting.
         ServerUnavailable: a selected server does not respond, so that its value is unknown, or no master is registered.
-        PartialFailure, ReplyError: brokers rejected the change; others may have executed it.
     """
     servers = _selected(await services.live.snapshot(), broker, form.id, form.scope)
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
@@ -85,9 +82,7 @@ async def clean(services: ConsoleServices, broker: str, form: CleaningForm) -> C
     """Delete files of brokers that are not needed any more.
 
     Raises:
-        NotFound: no such broker is registered.
         UsageError: the name was not confirmed.
-        PartialFailure, ReplyError: brokers rejected the request.
     """
     if not form.is_dry_run and form.confirm != broker:
         raise UsageError("confirm", form.confirm, f"type the name of the broker, {broker}")
@@ -106,12 +101,7 @@ async def clean(services: ConsoleServices, broker: str, form: CleaningForm) -> C
 
 
 async def change_write_permission(services: ConsoleServices, broker: str, form: WritePermissionForm) -> ChangeResult:
-    """Add or remove the write permission of a broker at all name servers.
-
-    Raises:
-        NotFound: no such broker is registered.
-        PartialFailure: some name servers rejected the request or did not respond.
-    """
+    """Add or remove the write permission of a broker at all name servers."""
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
         permissions = await admin.set_broker_writable(broker, form.is_writable)
     verb = form.verb("restore", "restored") if form.is_writable else form.verb("remove", "removed")

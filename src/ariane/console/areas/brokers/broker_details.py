@@ -45,7 +45,6 @@ class BrokerServersView(PartialView):
     """A server of a broker, and the others of the same name."""
 
     broker: str
-    """Broker name."""
     server: BrokerView
     """The selected server."""
     servers: list[BrokerView]
@@ -71,7 +70,6 @@ class OtherValue(View):
     """The value of a setting at another server."""
 
     broker: str
-    """Broker name."""
     broker_id: int
     """0: master."""
     value: str | None
@@ -82,7 +80,6 @@ class BrokerSetting(View):
     """A setting of a server."""
 
     key: str
-    """Name of the setting."""
     value: str | None
     """Value; null: the server does not have the setting, but another one."""
     differing: list[OtherValue]
@@ -101,11 +98,7 @@ class BrokerSettingsView(BrokerServersView):
 
 
 async def broker_servers(services: ConsoleServices, broker: str, query: ServerQuery) -> BrokerServersView:
-    """Return a server of a broker and the others of the same name, without requests to them.
-
-    Raises:
-        NotFound: no such broker is registered.
-    """
+    """Return a server of a broker and the others of the same name, without requests to them."""
     snapshot, row, base = await _servers(services, broker, query.id)
     silent = [] if row.is_up else [BrokerUnavailable(row.broker, row.addr, row.reason)]
     # Nothing is requested, so the values are as old as the snapshot.
@@ -113,11 +106,7 @@ async def broker_servers(services: ConsoleServices, broker: str, query: ServerQu
 
 
 async def broker_detail(services: ConsoleServices, broker: str, query: ServerQuery) -> BrokerDetailView:
-    """Return every runtime figure of a server.
-
-    Raises:
-        NotFound: no such broker is registered.
-    """
+    """Return every runtime figure of a server."""
     snapshot, row, base = await _servers(services, broker, query.id)
     async with services.admin() as admin:
         answers = await admin.fetch_runtimes([_server(row)])
@@ -134,11 +123,7 @@ async def broker_detail(services: ConsoleServices, broker: str, query: ServerQue
 
 
 async def broker_settings(services: ConsoleServices, broker: str, query: SettingsQuery) -> BrokerSettingsView:
-    """Return the settings of a server, and where other servers have other values.
-
-    Raises:
-        NotFound: no such broker is registered.
-    """
+    """Return the settings of a server, and where other servers have other values."""
     snapshot, row, base = await _servers(services, broker, query.id)
     others = [_server(other) for other in snapshot.brokers if (other.broker, other.broker_id) != _key(row)]
     async with services.admin() as admin:

@@ -18,7 +18,6 @@ class ClusterGroup(View):
     """The servers of one cluster."""
 
     cluster: str
-    """Its name."""
     brokers: list[BrokerView]
     """Masters and slaves, by name and id."""
     broker_sets: list[BrokerSetView]
@@ -29,7 +28,6 @@ class ClusterView(PartialView):
     """All servers."""
 
     name_servers: list[NameServerView]
-    """All name servers."""
     clusters: list[ClusterGroup]
     """All clusters, by name."""
 
@@ -38,7 +36,6 @@ class NameServerSetting(View):
     """A setting of the name servers."""
 
     key: str
-    """Name of the setting."""
     values: list[str | None]
     """Value at each name server, in the order of `servers`; null: it does not have the setting, or did not respond."""
     differs: bool

@@ -32,7 +32,6 @@ class BrokerView(View):
     """A master or slave. Figures are null while it does not respond."""
 
     cluster: str
-    """Name of its cluster."""
     broker: str
     """Broker name, which a master shares with its slaves."""
     broker_id: int

@@ -37,7 +37,6 @@ async def export_csv(services: ConsoleServices, group: str, selection: DeadLette
 
     Raises:
         UsageError: the group or a time is invalid, or more match than can be read.
-        ServerUnavailable: a broker did not respond.
         NotFound: none matches.
     """
     messages = await _selected(services, group, selection)

@@ -68,11 +68,9 @@ class ResentView(View):
 
 class _StoredRecord(View):
     broker: str
-    """Broker that stores it."""
     queue_id: int
     """Number of its queue."""
     queue_offset: int
-    """Offset in that queue."""
     reconsume_times: int
     """Number of redeliveries before."""
     size: int
@@ -91,7 +89,6 @@ class DeadLetterRow(_StoredRecord):
     keys: list[str]
     """Business keys."""
     tag: str
-    """Tag."""
     born_ms: int
     """When it was first sent, by its producer's clock, in milliseconds since the epoch."""
     dead_ms: int
@@ -106,7 +103,6 @@ class DeadLetterListView(PartialView):
     """A page of a group's dead letters, newest first."""
 
     group: str
-    """Name of the group."""
     topic: str
     """Dead-letter topic of the group."""
     matching: int | None
@@ -114,7 +110,6 @@ class DeadLetterListView(PartialView):
     filter: DeadLetterFilter
     """The filter that was applied."""
     items: list[DeadLetterRow]
-    """The dead letters."""
     progress: SearchProgress
     """What was read, and the value of `before` to continue (`nextUntil`)."""
 
@@ -125,7 +120,6 @@ class LetterCopy(_StoredRecord):
     topic: str
     """Topic that stores it."""
     offset_message_id: str
-    """Offset id."""
     born_ms: int
     """When it was sent, by the clock of its sender."""
     born_host: str
@@ -151,7 +145,6 @@ class PropertyRow(View):
     """A property of a dead letter and of its original."""
 
     name: str
-    """Name of the property."""
     original: str | None
     """Value in the original; null: it has none, or the original was not found."""
     dead: str | None
@@ -168,11 +161,9 @@ class DeadLetterView(View):
     as_of_ms: int
     """Time of the query, in milliseconds since the epoch."""
     group: str
-    """Name of the group."""
     message_id: str
     """Unique key of both."""
     dead: LetterCopy
-    """The dead letter."""
     original: LetterCopy | None
     """The original message; null if it was not found."""
     original_missing: str | None
@@ -213,11 +204,7 @@ class _PageRows:
 
 
 async def dead_letter_list(services: ConsoleServices, group: str, query: DeadLetterQuery) -> DeadLetterListView:
-    """Return one page of a group's dead letters, newest first. A group without dead letters has an empty list.
-
-    Raises:
-        UsageError: the group or a time is invalid.
-    """
+    """Return one page of a group's dead letters, newest first. A group without dead letters has an empty list."""
     check_group_name(group)
     as_of_ms = services.clock.now_ms()
     wanted = message_filter(query, as_of_ms)
@@ -268,7 +255,6 @@ async def dead_letter(
     Bodies are in `encoding`; None: UTF-8, or a guess if they are not.
 
     Raises:
-        NotFound: the group has no such dead letter.
         ServerUnavailable: it is on no broker that responded, and one did not.
     """
     check_group_name(group)

@@ -68,7 +68,6 @@ class ResendRow(View):
     message_id: str
     """Its unique key."""
     offset_message_id: str
-    """Its offset id."""
     state: ResendState
     """sent; failed: see `error`; unsent: servers became unavailable before; skipped: resent before; planned: of a dry run."""
     topic: str | None
@@ -85,7 +84,6 @@ class ResendView(View):
     notice: str
     """Numbers, for people."""
     group: str
-    """Name of the group."""
     is_dry_run: bool
     """Whether nothing was sent."""
     rows: list[ResendRow]

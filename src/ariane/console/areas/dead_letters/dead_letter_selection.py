@@ -30,7 +30,6 @@ class DeadLetterFilter(View):
     key: str = ""
     """Business key or unique key."""
     tag: str = ""
-    """Tag."""
     text: str = ""
     """Text that the body contains."""
     since: str = ""
@@ -67,11 +66,7 @@ def check_group_name(group: str) -> None:
 
 
 def message_filter(selection: DeadLetterFilter, now_ms: int) -> MessageFilter:
-    """Return the filter of a search; dates without an offset are in the time zone of the reader.
-
-    Raises:
-        UsageError: a time is invalid, or the range is empty.
-    """
+    """Return the filter of a search; dates without an offset are in the time zone of the reader."""
     since_ms, until_ms = parse_time_range(selection.since, selection.until, now_ms, zone=preferences.current().zone)
     return MessageFilter(
         key=selection.key.strip() or None,
@@ -88,9 +83,6 @@ async def query_key(
     """Look up the key of a selection in the brokers' indexes, at most `messages_max` messages per broker.
 
     Return the brokers' answers, and the selected messages, oldest first.
-
-    Raises:
-        RouteNotFound: the topic does not exist.
     """
     found = await query_index(admin, topic, wanted.key or "", wanted, messages_max)
     # The index compared the key, also in the other spelling of a unique key.
@@ -105,7 +97,6 @@ async def all_matching(
 
     Raises:
         UsageError: a time is invalid, or more match than can be read: none is omitted silently.
-        ServerUnavailable: a broker did not respond.
         NotFound: none matches.
     """
     wanted = message_filter(selection, services.clock.now_ms())

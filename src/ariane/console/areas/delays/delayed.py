@@ -64,7 +64,6 @@ class DelayedRow(View):
     stored_size: int
     """Size of the stored record in bytes."""
     broker: str
-    """Name of the broker."""
     stored_in: str
     """Topic that stores it until it is due."""
     can_cancel: bool
@@ -77,7 +76,6 @@ class DueBucket(View):
     start_ms: int
     """Start of the interval, in milliseconds since the epoch."""
     messages: int
-    """Messages due in it."""
 
 
 class DelayedView(PartialView):
@@ -119,12 +117,7 @@ COLUMNS = sort_keys(
 
 
 async def delayed_list(services: ConsoleServices, query: DelayedQuery) -> DelayedView:
-    """Return pending delayed messages of all masters.
-
-    Raises:
-        UsageError: the time range is invalid, or the query names an unknown column.
-        ServerUnavailable: no master is registered.
-    """
+    """Return pending delayed messages of all masters."""
     as_of_ms = services.clock.now_ms()
     due_until_ms = as_of_ms + parse_duration_ms(query.due, "due") if query.due.strip() else None
     admin = services.admin()
@@ -160,7 +153,6 @@ async def cancel_delayed(services: ConsoleServices, message_id: str, form: Cance
     """Cancel a pending message with a delivery time, so that it is never delivered.
 
     Raises:
-        UsageError: `confirm` is not the id of the message, and it is not a dry run.
         NotFound: no pending delayed message has this id.
         ArianeError: it has a delay level, or its broker does not support cancelling.
         ReplyError: the broker rejected the request, for example because the message was delivered meanwhile.

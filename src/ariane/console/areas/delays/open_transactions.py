@@ -63,14 +63,12 @@ class TransactionRow(View):
     body_size: int
     """Size of the body in bytes, as stored."""
     broker: str
-    """Name of the broker."""
 
 
 class BrokerTransactions(View):
     """Half messages of one broker."""
 
     broker: str
-    """Name of the broker."""
     total: int
     """All of its half messages of this state."""
     read: int
@@ -114,13 +112,7 @@ COLUMNS = sort_keys(
 
 
 async def transaction_list(services: ConsoleServices, query: TransactionQuery) -> TransactionsView:
-    """Return half messages of all masters.
-
-    Raises:
-        NotFound: no such cluster.
-        ServerUnavailable: no master is registered.
-        UsageError: the query names an unknown column.
-    """
+    """Return half messages of all masters."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     read = admin.list_open_transactions if query.state == "open" else admin.list_check_limit_exceeded

@@ -33,7 +33,6 @@ class GroupClientRow(View):
     """A client of a consumer group."""
 
     client_id: str
-    """Client id."""
     addr: str
     """Address from which it is connected."""
     language: str | None
@@ -60,7 +59,6 @@ class SubscriptionCell(View):
     """The subscription of one client to one topic."""
 
     client_id: str
-    """Client id."""
     expression: str | None
     """Filter expression; null: not subscribed."""
     kind: str | None
@@ -73,7 +71,6 @@ class SubscriptionRow(View):
     """Subscriptions of all clients to one topic, side by side."""
 
     topic: str
-    """Name of the topic."""
     is_consistent: bool
     """Whether they are the same. If not, messages are lost for the group: each queue has one owner, and a message that the
     owner's subscription excludes reaches no other member."""
@@ -102,7 +99,6 @@ class GroupClientsView(PartialView):
     unavailable: list[str]
     """Brokers and clients that did not respond, with the reason."""
     group: str
-    """Name of the group."""
     consume_type: str | None
     """CONSUME_PASSIVELY (push) or CONSUME_ACTIVELY (pull), as brokers know it."""
     message_model: str | None
@@ -140,7 +136,6 @@ class ClientTopicRow(View):
     """What a client counted for a topic over the last minute."""
 
     topic: str
-    """Name of the topic."""
     ok_tps: float
     """Messages consumed per second."""
     failed_tps: float
@@ -161,17 +156,13 @@ class ClientStateView(View):
     as_of_ms: int
     """Time of the request, in milliseconds since the epoch."""
     group: str
-    """Name of the group."""
     client_id: str
-    """Client id."""
     version: str
     """Version of its library's protocol."""
     properties: dict[str, str]
     """Its settings."""
     subscriptions: list[SubscriptionRow]
-    """Its subscriptions."""
     queues: list[ClientQueueRow]
-    """Its queues."""
     statistics: list[ClientTopicRow]
     """What it counted, by topic."""
     blocked: list[BlockedQueueRow]
@@ -181,11 +172,7 @@ class ClientStateView(View):
 
 
 async def group_clients(services: ConsoleServices, group: str) -> GroupClientsView:
-    """Return the clients of a group. A group without clients has an empty list.
-
-    Raises:
-        NotFound: no broker has the group; the message lists similar names.
-    """
+    """Return the clients of a group. A group without clients has an empty list."""
     states = await services.client_states.fetch(group, current_access())
     if states.found is None:
         await services.admin().check_group(group)

@@ -43,7 +43,6 @@ class GroupListRow(View):
     """A consumer group, summed over all brokers."""
 
     group: str
-    """Its name."""
     topics: list[str]
     """Topics that it consumes, without its retry topic."""
     is_system: bool
@@ -102,7 +101,6 @@ class GroupListView(View):
     system: bool
     """Whether groups of the broker and of tools are included."""
     groups: Page[GroupListRow]
-    """The groups."""
 
 
 STATES: tuple[GroupStateName, ...] = ("blocked", "offline", "unknown", "online")  # as the list sorts them
@@ -124,11 +122,7 @@ SORT_KEYS = sort_keys(
 
 
 async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupListView:
-    """Return one page of the consumer groups.
-
-    Raises:
-        UsageError: the query names an unknown column.
-    """
+    """Return one page of the consumer groups."""
     snapshot = await services.live.snapshot()
     selected = (row for row in snapshot.groups if (query.system or not row.is_system) and is_selected(row, query.only))
     page = paginate(selected, query, name=lambda row: row.group, columns=SORT_KEYS, sort="group")

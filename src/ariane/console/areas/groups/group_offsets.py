@@ -43,7 +43,6 @@ class ClonedOffsetRow(GroupQueueRow):
     """An offset that is copied."""
 
     offset: int
-    """The offset."""
 
 
 class CloneOffsetsView(View):
@@ -58,14 +57,12 @@ class CloneOffsetsView(View):
     is_dry_run: bool
     """Whether nothing was changed."""
     offsets: list[ClonedOffsetRow]
-    """The offsets."""
 
 
 class GroupOffsetsView(PartialView):
     """Topics of a group, for the forms of its offsets."""
 
     group: str
-    """Name of the group."""
     topics: list[str]
     """Topics for which the group has offsets or a subscription."""
     is_online: bool | None
@@ -78,11 +75,7 @@ class GroupOffsetsView(PartialView):
 
 
 async def group_offsets(services: ConsoleServices, group: str) -> GroupOffsetsView:
-    """Return what the forms of a group's offsets need.
-
-    Raises:
-        NotFound: no broker has the group; the message lists similar names.
-    """
+    """Return what the forms of a group's offsets need."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     lag, connections, topics = await read_topics(admin, group)
@@ -98,15 +91,7 @@ async def group_offsets(services: ConsoleServices, group: str) -> GroupOffsetsVi
 
 
 async def reset_group(services: ConsoleServices, group: str, form: GroupResetForm) -> ResetOffsetsView:
-    """Move a group within one topic.
-
-    Raises:
-        UsageError: the time or the offset is missing or invalid.
-        NotFound: no broker has the group; the message lists similar names.
-        RouteNotFound: no name server has the topic.
-        ServerUnavailable: a broker did not respond, so that nothing was changed.
-        PartialFailure: some brokers rejected the request or did not respond.
-    """
+    """Move a group within one topic."""
     # A reset of an unknown group would create its offsets.
     await services.admin().check_group(group)
     values = form.model_dump(exclude={"topic"})
@@ -119,9 +104,7 @@ async def clone_group(services: ConsoleServices, group: str, form: CloneOffsetsF
     Raises:
         UsageError: the destination is not a valid group, or the group itself.
         NotFound: the group has no committed offset.
-        RouteNotFound: no name server has the topic.
         ServerUnavailable: a broker did not respond, or the destination has connected clients; nothing was changed.
-        PartialFailure: some brokers rejected the request or did not respond.
     """
     if reason := group_name_fault(form.destination):
         raise UsageError("destination", form.destination, reason)

@@ -34,7 +34,6 @@ class QueueProgressRow(View):
     is_retry: bool
     """Whether the topic is the group's retry topic."""
     broker: str
-    """Broker name."""
     queue_id: int
     """Number of the queue on that broker."""
     broker_offset: int
@@ -57,7 +56,6 @@ class TopicProgress(View):
     """One topic of a consumer group, summed over its queues."""
 
     topic: str
-    """Name of the topic."""
     is_retry: bool
     """Whether it is the group's retry topic."""
     queues: int
@@ -74,9 +72,7 @@ class GroupQueueRow(View):
     """A queue that a consumer group consumes."""
 
     topic: str
-    """Topic of the queue."""
     broker: str
-    """Broker name."""
     queue_id: int
     """Number of the queue on that broker."""
 
@@ -100,7 +96,6 @@ class GroupProgressView(PartialView):
     unavailable: list[str]
     """Brokers and clients that did not respond, with the reason."""
     group: str
-    """Name of the group."""
     tps: float | None
     """Messages delivered per second over the last minute: the sum of masters and slaves; null if one did not respond."""
     lag: int | None
@@ -124,7 +119,6 @@ class GroupProgressView(PartialView):
     lag_chart: dict[str, Any]
     """Lag in that range, as options of a chart."""
     queues: Page[QueueProgressRow]
-    """The queues."""
 
 
 SORT_KEYS = sort_keys(
@@ -156,12 +150,7 @@ class _GroupState:
 
 
 async def group_progress(services: ConsoleServices, group: str, query: ProgressQuery) -> GroupProgressView:
-    """Return the progress of a group, with one page of its queues.
-
-    Raises:
-        NotFound: no broker has the group; the message lists similar names.
-        UsageError: the query names an unknown column.
-    """
+    """Return the progress of a group, with one page of its queues."""
     state = await _fetch_state(services, group)
     snapshot = await services.live.snapshot()
     lag, connections = state.lag, state.clients.connections if state.clients is not None else None

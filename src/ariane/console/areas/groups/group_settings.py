@@ -41,7 +41,6 @@ class GroupSettingsView(PartialView):
     """Configuration of a consumer group."""
 
     group: str
-    """Name of the group."""
     brokers: list[str]
     """Brokers that have a configuration of the group."""
     missing: list[str]
@@ -49,7 +48,6 @@ class GroupSettingsView(PartialView):
     is_suspended: bool | None
     """Whether its clients may not consume on any broker (`consumeEnable`); null: it differs between brokers."""
     settings: list[GroupSettingRow]
-    """All settings."""
 
 
 class GroupTargetsView(View):
@@ -138,11 +136,7 @@ async def group_settings(services: ConsoleServices, group: str) -> GroupSettings
 
 
 async def group_targets(services: ConsoleServices) -> GroupTargetsView:
-    """Return where a consumer group can be created.
-
-    Raises:
-        ServerUnavailable: no broker is registered.
-    """
+    """Return where a consumer group can be created."""
     masters = await services.admin().select_brokers()
     return GroupTargetsView(brokers=[server.broker for server in masters])
 
@@ -154,7 +148,6 @@ async def create_group(services: ConsoleServices, form: CreateGroupForm) -> Chan
         UsageError: the name is invalid.
         AlreadyExists: the group exists on one of the brokers.
         NotFound: a broker does not exist.
-        PartialFailure: some brokers rejected the request or did not respond.
     """
     if reason := group_name_fault(form.group):
         raise UsageError("group", form.group, reason)
@@ -175,8 +168,6 @@ async def change_group(services: ConsoleServices, group: str, form: GroupSetting
     Raises:
         UsageError: no setting is given.
         NotFound: no broker has the group, or one of the named brokers does not.
-        ServerUnavailable: a broker did not respond, so that nothing was changed.
-        PartialFailure: some brokers rejected the request or did not respond.
     """
     settings = _new_settings(form)
     if not settings:
@@ -189,13 +180,7 @@ async def change_group(services: ConsoleServices, group: str, form: GroupSetting
 
 
 async def suspend_group(services: ConsoleServices, group: str, form: SuspendForm) -> ChangeResult:
-    """Suspend or resume the consumption of a group on all brokers.
-
-    Raises:
-        NotFound: no broker has the group; the message lists similar names.
-        ServerUnavailable: a broker did not respond, so that nothing was changed.
-        PartialFailure: some brokers rejected the request or did not respond.
-    """
+    """Suspend or resume the consumption of a group on all brokers."""
     admin = services.admin(is_dry_run=form.is_dry_run)
     await _save(admin, group, await _selected(admin, []), {"consume_enable": not form.is_suspended}, is_exact=False)
     verb = form.verb("suspend", "suspended") if form.is_suspended else form.verb("resume", "resumed")
@@ -203,13 +188,7 @@ async def suspend_group(services: ConsoleServices, group: str, form: SuspendForm
 
 
 async def delete_group(services: ConsoleServices, group: str, form: DeleteGroupForm) -> ChangeResult:
-    """Delete a consumer group from all brokers.
-
-    Raises:
-        UsageError: the confirmation is not the name of the group.
-        NotFound: no broker has the group; the message lists similar names.
-        PartialFailure: some brokers rejected the request or did not respond.
-    """
+    """Delete a consumer group from all brokers."""
     if not form.is_dry_run:
         check_confirmed(form, group, label="the name of the group, ")
     admin = services.admin(is_dry_run=form.is_dry_run)

@@ -26,7 +26,6 @@ class ServerRateRow(View):
     """One server's part of the deliveries to a group."""
 
     cluster: str
-    """Name of its cluster."""
     broker: str
     """Broker name, which a master and its slaves share."""
     broker_id: int
@@ -34,7 +33,6 @@ class ServerRateRow(View):
     addr: str
     """Registered address."""
     role: Literal["master", "slave"]
-    """Role of the server."""
     tps: float | None
     """Messages delivered per second over the last minute; null: it did not respond."""
     share: float | None
@@ -62,7 +60,6 @@ class GroupTrafficView(PartialView):
     """Deliveries to a consumer group."""
 
     group: str
-    """Name of the group."""
     topics: list[str]
     """Topics whose deliveries are added."""
     served_by: ServingServers
@@ -105,11 +102,7 @@ class GroupTrafficView(PartialView):
 
 
 async def group_traffic(services: ConsoleServices, group: str, chart_range: RangeName = "1h") -> GroupTrafficView:
-    """Return who delivers the messages of a group, with charts of a range.
-
-    Raises:
-        NotFound: no broker has the group; the message lists similar names.
-    """
+    """Return who delivers the messages of a group, with charts of a range."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     _, _, topics = await read_topics(admin, group)
@@ -119,11 +112,7 @@ async def group_traffic(services: ConsoleServices, group: str, chart_range: Rang
 
 
 async def read_topics(admin: Admin, group: str) -> tuple[GroupLag, GroupConnections | None, list[str]]:
-    """Return the lag of a group, its clients (None: it has none), and its topics.
-
-    Raises:
-        NotFound: no broker has the group; the message lists similar names.
-    """
+    """Return the lag of a group, its clients (None: it has none), and its topics."""
     lag, connections = await asyncio.gather(admin.group_lag(group), admin.consumer_connections(group))
     # Broadcasting groups have no offsets at the brokers: their topics are those of the subscriptions.
     subscribed = connections.subscriptions if connections is not None else {}

@@ -49,7 +49,6 @@ class QueueResetRow(View):
     """A queue before and after a reset."""
 
     broker: str
-    """Name of the broker."""
     queue_id: int
     """Number of the queue on that broker."""
     max_offset: int
@@ -68,7 +67,6 @@ class GroupResetView(View):
     """Result of a reset of one group."""
 
     group: str
-    """Name of the group."""
     error: str | None
     """Why it failed; null if it did not."""
     queues: list[QueueResetRow]
@@ -101,7 +99,6 @@ async def reset_offsets(services: ConsoleServices, topic: str, form: ResetOffset
 
     Raises:
         UsageError: the time or the offset is missing or invalid, or a name is not that of a group, which need not exist yet.
-        RouteNotFound: no name server has the topic.
         ArianeError: the only group failed; with several groups, the result has the error of each.
     """
     target = _target(form, services.clock.now_ms())

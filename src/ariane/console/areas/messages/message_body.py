@@ -77,7 +77,6 @@ class MessagePropertyRow(View):
     """A property of a message."""
 
     name: str
-    """Its name."""
     value: str
     """Its value; control characters are shown as escapes."""
     explanation: str

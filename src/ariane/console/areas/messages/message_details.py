@@ -76,7 +76,6 @@ class MessageDetailsView(PartialView):
     properties: list[MessagePropertyRow]
     """All properties, those of the application first."""
     body: BodyView
-    """The body."""
     records: list[MessageRow]
     """All records of the topic with this unique key, if it was looked up by the key; the first is shown."""
 
@@ -85,7 +84,6 @@ class ConsumerRow(View):
     """A message in one consumer group."""
 
     group: str
-    """Name of the group."""
     state: TrackState
     """Inferred from the group's offset and subscription, or from traces."""
     reason: str
@@ -152,7 +150,6 @@ async def find_message(services: ConsoleServices, admin: Admin, message_id: str,
     Raises:
         NotFound: no broker has such a message.
         ServerUnavailable: those that responded have none.
-        RouteNotFound: the topic does not exist.
     """
     check_topic(topic)
     record = await view_record(admin, message_id)
@@ -182,11 +179,7 @@ async def message_details(
     body_format: BodyFormat | None = None,
     encoding: BodyEncoding | None = None,
 ) -> MessageDetailsView:
-    """Return a message. Its body is in `encoding`; None: UTF-8, or a guess if it is not.
-
-    Raises:
-        NotFound, ServerUnavailable, RouteNotFound: as `find_message`.
-    """
+    """Return a message. Its body is in `encoding`; None: UTF-8, or a guess if it is not."""
     async with services.admin() as admin:
         found = await find_message(services, admin, message_id, topic)
     message = found.messages[0]
@@ -204,11 +197,7 @@ async def message_details(
 
 
 async def message_body(services: ConsoleServices, message_id: str, topic: str = "") -> ReceivedMessage:
-    """Return a message for the download of its body.
-
-    Raises:
-        NotFound, ServerUnavailable, RouteNotFound: as `find_message`.
-    """
+    """Return a message for the download of its body."""
     async with services.admin() as admin:
         return (await find_message(services, admin, message_id, topic)).messages[0]
 
@@ -216,11 +205,7 @@ async def message_body(services: ConsoleServices, message_id: str, topic: str = 
 async def message_consumers(
     services: ConsoleServices, message_id: str, topic: str = "", trace_topic: str = ""
 ) -> MessageConsumersView:
-    """Return who consumed a message, and its copies. Without a trace topic, that of the settings is read.
-
-    Raises:
-        NotFound, ServerUnavailable, RouteNotFound: as `find_message`.
-    """
+    """Return who consumed a message, and its copies. Without a trace topic, that of the settings is read."""
     trace_topic = trace_topic or services.settings.trace_topic
     async with services.admin() as admin:
         message = (await find_message(services, admin, message_id, topic)).messages[0]

@@ -129,12 +129,7 @@ def recognise(text: str) -> list[SearchKind]:
 
 
 async def search_messages(services: ConsoleServices, form: MessageQueryForm) -> MessageListView:
-    """Return the messages that match.
-
-    Raises:
-        UsageError: the query is incomplete, or a value is invalid.
-        RouteNotFound: the topic does not exist.
-    """
+    """Return the messages that match."""
     now_ms = services.clock.now_ms()
     check_topic(form.topic)
     since_ms, until_ms = parse_time_range(form.since, form.until, now_ms, zone=preferences.current().zone)
@@ -225,9 +220,6 @@ async def query_index(
     """Look up an id or key in the index of a topic, in the range of store times of a selection.
 
     The time in a unique key is by the client's clock, so it limits nothing. At most `messages_max` messages per broker.
-
-    Raises:
-        RouteNotFound: the topic does not exist.
     """
     found = QueryResult([])
     for spelling in _spellings(text):

@@ -30,11 +30,9 @@ class MessageRow(View):
     original_topic: str
     """Topic that the message was sent to first; differs for retries and dead letters."""
     broker: str
-    """Name of the broker."""
     queue_id: int
     """Queue of the topic on that broker."""
     queue_offset: int
-    """Offset in the queue."""
     stored_ms: int
     """Store time by the broker's clock, ms since the epoch."""
     born_ms: int

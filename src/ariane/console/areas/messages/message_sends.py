@@ -45,7 +45,6 @@ class SentMessageView(View):
     notice: str
     """What was done, for people."""
     topic: str
-    """Topic of the message."""
     status: str
     """`SEND_OK`, or why the broker could not wait for flush or replication in time."""
     message_id: str
@@ -57,7 +56,6 @@ class SentMessageView(View):
     queue_id: int
     """Queue on that broker."""
     queue_offset: int
-    """Offset in the queue."""
     is_traced: bool
     """Whether a trace record was sent, too."""
     recall_handle: str | None

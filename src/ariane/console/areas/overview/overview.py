@@ -36,7 +36,6 @@ class LaggingGroup(View):
     """A consumer group with a lag."""
 
     group: str
-    """Its name."""
     lag: int
     """Messages that it has not consumed yet."""
     is_partial: bool
@@ -68,7 +67,6 @@ class TableFreshness(View):
     """Up to which time a table of the pipeline is complete."""
 
     table: str
-    """Name of the table."""
     as_of_ms: int | None
     """Time up to which it contains everything that brokers had stored; null without data."""
     rows: int | None
@@ -106,7 +104,6 @@ class OverviewView(View):
     unavailable: list[str]
     """Servers that did not respond, with the reason."""
     name_servers: list[NameServerView]
-    """All name servers."""
     brokers: list[BrokerView]
     """All masters and slaves."""
     brokers_up: int

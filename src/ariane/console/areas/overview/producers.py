@@ -33,9 +33,7 @@ class ProducerRow(View):
     """A client in a producer group."""
 
     group: str
-    """Producer group."""
     client_id: str
-    """Client id."""
     addr: str
     """Address of the client, `ip:port`, at the first of its brokers."""
     language: str | None
@@ -72,12 +70,7 @@ COLUMNS = sort_keys(
 
 
 async def producer_list(services: ConsoleServices, query: ProducerQuery) -> ProducersView:
-    """Return the connected producers.
-
-    Raises:
-        RouteNotFound: no name server has the topic.
-        UsageError: the query names an unknown column.
-    """
+    """Return the connected producers."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     answers = await admin.all_producers(await admin.masters_of(query.topic) if query.topic else None)

@@ -67,11 +67,9 @@ class ReportTableView(View):
     kind: Literal["table"] = "table"
     """Kind of the section."""
     title: str
-    """Its title."""
     note: str
     """How to read it."""
     columns: list[ReportColumn]
-    """Its columns."""
     rows: list[list[Cell]]
     """Its rows; null: unknown."""
     omitted_rows: int
@@ -82,7 +80,6 @@ class ReportSeries(View):
     """A series of a chart."""
 
     name: str
-    """Its name."""
     points: list[tuple[int, float | None]]
     """Time in milliseconds since the epoch, and value; null: unknown."""
 
@@ -93,13 +90,11 @@ class ReportChart(View):
     kind: Literal["chart"] = "chart"
     """Kind of the section."""
     title: str
-    """Its title."""
     note: str
     """How to read it."""
     unit: str
     """Unit of the values, as those of columns."""
     series: list[ReportSeries]
-    """Its series."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -122,7 +117,6 @@ class ReportView(View):
     """A report."""
 
     name: str
-    """Its name."""
     title: str
     """Its title, with the filters and the time range."""
     as_of_ms: int | None
@@ -143,7 +137,6 @@ class ReportListView(View):
     """Reports of the console."""
 
     names: list[str]
-    """Names of the reports."""
     is_available: bool
     """Whether there are tables to read: the pipeline writes them."""
     tables_dir: str | None

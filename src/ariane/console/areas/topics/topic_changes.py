@@ -97,8 +97,6 @@ async def create_topic(services: ConsoleServices, form: CreateTopicForm) -> Chan
 
     Raises:
         ConfigError: the name or a number of queues is invalid, or a selected broker has the topic.
-        NotFound: a cluster or broker is not registered.
-        PartialFailure: some brokers rejected the request or did not respond.
     """
     admin = services.admin(is_dry_run=form.is_dry_run)
     servers = await _selected_masters(admin, form.clusters, form.brokers)
@@ -146,10 +144,7 @@ async def change_topic(services: ConsoleServices, topic: str, form: ChangeTopicF
 
     Raises:
         UsageError: the form changes nothing.
-        RouteNotFound: no broker has the topic.
         NotFound: a selected broker does not have it.
-        ServerUnavailable: a selected broker did not respond, so that nothing was changed.
-        PartialFailure: some brokers rejected the request or did not respond.
     """
     values = _new_values(form)
     if not values:
@@ -204,14 +199,7 @@ def _config_change(before: TopicConfigRow, after: TopicConfigRow) -> TopicConfig
 
 
 async def delete_topic(services: ConsoleServices, topic: str, form: DeleteTopicForm) -> ChangeResult:
-    """Delete a topic with its messages from its brokers and from the name servers.
-
-    Raises:
-        UsageError: `confirm` is not the name of the topic, and it is not a dry run.
-        RouteNotFound: no name server has the topic.
-        NotFound: no such cluster is registered.
-        PartialFailure: some servers rejected the request or did not respond.
-    """
+    """Delete a topic with its messages from its brokers and from the name servers."""
     if not form.is_dry_run:
         check_confirmed(form, topic, label="the name of the topic, ")
     admin = services.admin(is_dry_run=form.is_dry_run)
@@ -230,8 +218,6 @@ async def change_order(services: ConsoleServices, topic: str, form: OrderConfigF
 
     Raises:
         UsageError: the configuration has another form than `broker:queues;broker:queues`, or names a broker without the topic.
-        RouteNotFound: no name server has the topic.
-        PartialFailure: some name servers rejected the request or did not respond.
     """
     entries = [entry.strip() for entry in form.configuration.split(";") if entry.strip()]
     admin = services.admin(is_dry_run=form.is_dry_run)

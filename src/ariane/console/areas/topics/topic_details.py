@@ -26,9 +26,7 @@ class RouteRow(View):
     """A topic on one broker, as name servers list it."""
 
     broker: str
-    """Name of the broker."""
     cluster: str
-    """Its cluster."""
     addrs: dict[int, str]
     """Addresses of the broker's servers by broker id; 0 is the master."""
     read_queues: int | None
@@ -41,7 +39,6 @@ class RouteRow(View):
 
 class _TopicGroups(View):
     topic: str
-    """Name of the topic."""
     kind: TopicKind | None
     """What the topic is for; null until the console has polled it."""
     groups: list[str]
@@ -75,14 +72,12 @@ class TopicFormView(_TopicGroups):
     unavailable: list[str]
     """Brokers that did not respond: groups may be missing."""
     brokers: list[str]
-    """Names of its brokers."""
 
 
 class QueueRow(View):
     """A queue of a topic on one broker."""
 
     broker: str
-    """Name of the broker."""
     queue_id: int
     """Number of the queue on that broker."""
     min_offset: int
@@ -90,7 +85,6 @@ class QueueRow(View):
     max_offset: int
     """Offset after the last message."""
     messages: int
-    """Messages in the queue."""
     last_message_ms: int | None
     """Store time of the last message; null if the queue is empty."""
 
@@ -99,20 +93,16 @@ class TopicQueuesView(PartialView):
     """Queues of a topic."""
 
     topic: str
-    """Name of the topic."""
     messages: int | None
     """Messages in all queues; null if a broker did not respond."""
     queues: Page[QueueRow]
-    """Queues."""
 
 
 class TopicConfigRow(View):
     """Configuration of a topic on one broker."""
 
     broker: str
-    """Name of the broker."""
     cluster: str
-    """Its cluster."""
     addr: str
     """Address of the master."""
     read_queues: int
@@ -133,7 +123,6 @@ class TopicConfigView(PartialView):
     """Configuration of a topic on all of its brokers."""
 
     topic: str
-    """Name of the topic."""
     brokers: list[TopicConfigRow]
     """Its configuration per broker."""
     differing: list[str]
@@ -146,7 +135,6 @@ class TopicConsumerRow(View):
     """A consumer group of a topic."""
 
     group: str
-    """Name of the group."""
     lag: int | None
     """Messages of this topic that it has not consumed; null: unknown."""
     consume_tps: float | None
@@ -163,7 +151,6 @@ class TopicConsumersView(PartialView):
     """Consumer groups of a topic."""
 
     topic: str
-    """Name of the topic."""
     consumers: Page[TopicConsumerRow]
     """Groups that have read the topic or are connected, by name. Only groups of this page are asked about."""
 
@@ -172,7 +159,6 @@ class TopicTargetsView(View):
     """Clusters and brokers that can get a topic."""
 
     clusters: list[str]
-    """Names of the clusters."""
     brokers: list[str]
     """Names of the brokers that have a master."""
 
@@ -181,11 +167,7 @@ class TopicTargetsView(View):
 
 
 async def topic_targets(services: ConsoleServices) -> TopicTargetsView:
-    """Return the clusters and brokers that can get a topic.
-
-    Raises:
-        ServerUnavailable: no master is registered.
-    """
+    """Return the clusters and brokers that can get a topic."""
     masters = await services.admin().select_brokers()
     return TopicTargetsView(
         clusters=sorted({server.cluster for server in masters}), brokers=sorted({server.broker for server in masters})
@@ -193,11 +175,7 @@ async def topic_targets(services: ConsoleServices) -> TopicTargetsView:
 
 
 async def topic_status(services: ConsoleServices, topic: str) -> TopicStatusView:
-    """Return the status of a topic.
-
-    Raises:
-        RouteNotFound: no name server has the topic.
-    """
+    """Return the status of a topic."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     route, servers = await asyncio.gather(admin.fetch_route(topic), admin.select_brokers(with_slaves=True))
@@ -230,11 +208,7 @@ async def topic_status(services: ConsoleServices, topic: str) -> TopicStatusView
 
 
 async def topic_form(services: ConsoleServices, topic: str) -> TopicFormView:
-    """Return what the forms of a topic offer. Costs less than its status: brokers are only asked for the groups.
-
-    Raises:
-        RouteNotFound: no name server has the topic.
-    """
+    """Return what the forms of a topic offer. Costs less than its status: brokers are only asked for the groups."""
     admin = services.admin()
     route, servers = await asyncio.gather(admin.fetch_route(topic), admin.select_brokers(with_slaves=True))
     groups, missing = await admin.list_groups_of(topic, _masters_of(route, servers))
@@ -255,11 +229,7 @@ QUEUE_COLUMNS = sort_keys(
 
 
 async def topic_queues(services: ConsoleServices, topic: str, query: ListQuery) -> TopicQueuesView:
-    """Return the queues of a topic with their offsets.
-
-    Raises:
-        RouteNotFound: no name server has the topic.
-    """
+    """Return the queues of a topic with their offsets."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     bounds, route = await asyncio.gather(admin.fetch_bounds(topic), admin.fetch_route(topic))
@@ -279,11 +249,7 @@ async def topic_queues(services: ConsoleServices, topic: str, query: ListQuery) 
 
 
 async def topic_configuration(services: ConsoleServices, topic: str) -> TopicConfigView:
-    """Return the configuration of a topic on each of its brokers, as the brokers have it.
-
-    Raises:
-        RouteNotFound: no broker has the topic.
-    """
+    """Return the configuration of a topic on each of its brokers, as the brokers have it."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     answers, order = await asyncio.gather(admin.topic_configs(topic), admin.fetch_order_conf(topic))
@@ -299,12 +265,7 @@ async def topic_configuration(services: ConsoleServices, topic: str) -> TopicCon
 
 
 async def topic_consumers(services: ConsoleServices, topic: str, query: ListQuery) -> TopicConsumersView:
-    """Return the consumer groups of a topic. Only the groups of the requested page cost requests of their own.
-
-    Raises:
-        RouteNotFound: no name server has the topic.
-        UsageError: the query names another column than `group`.
-    """
+    """Return the consumer groups of a topic. Only the groups of the requested page cost requests of their own."""
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     groups, missing = await admin.list_groups_of(topic, await admin.masters_of(topic))

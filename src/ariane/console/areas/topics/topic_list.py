@@ -31,7 +31,6 @@ class TopicListRow(View):
     """A topic, summed over the masters that have it."""
 
     topic: str
-    """Its name."""
     kind: TopicKind
     """What it is for."""
     clusters: list[str]
@@ -93,7 +92,6 @@ class TopicListView(View):
     kinds: list[KindCount]
     """Number of topics of each kind."""
     topics: Page[TopicListRow]
-    """The topics."""
 
 
 COLUMNS = sort_keys(
@@ -104,11 +102,7 @@ KINDS: tuple[KindFilter, ...] = ("normal", "delay", "retry", "dlq", "system", "a
 
 
 async def topic_list(services: ConsoleServices, query: TopicListQuery) -> TopicListView:
-    """Return one page of the topics.
-
-    Raises:
-        UsageError: the query names an unknown column.
-    """
+    """Return one page of the topics."""
     snapshot = await services.live.snapshot()
     selected = [
         row

@@ -51,11 +51,7 @@ def draw_trace(steps: Sequence[TraceStep]) -> Drawing | None:
 
 
 def trace_topic_of(services: ConsoleServices, name: str) -> str:
-    """Return the trace topic to read.
-
-    Raises:
-        UsageError: the name is invalid.
-    """
+    """Return the trace topic to read."""
     check_topic(name, "trace topic")
     return name or services.settings.trace_topic
 
@@ -64,9 +60,6 @@ async def trace(services: ConsoleServices, message_id: str, trace_topic: str = "
     """Return the trace of a message by its unique key, or an offset id of a record that has one.
 
     `topic` is that of the message, in case that no send was traced; without a trace topic, that of the settings is read.
-
-    Raises:
-        UsageError: the name of a topic is invalid.
     """
     name = trace_topic_of(services, trace_topic)
     check_topic(topic)

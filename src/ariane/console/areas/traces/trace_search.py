@@ -43,7 +43,6 @@ async def traced_messages(services: ConsoleServices, form: TraceForm) -> TracedL
 
     Raises:
         UsageError: the query is incomplete, or a name is invalid.
-        RouteNotFound: the topic does not exist.
     """
     name = trace_topic_of(services, form.trace_topic)
     if not form.q:
