@@ -46,11 +46,9 @@ class ConsoleServices:
     """What the areas of a console use.
 
     Args:
-        settings: Settings of the console.
         peers: Connections to the servers, shared by all requests.
         live: The background poll of the cluster.
         tls: The certificate of the HTTP port; None: it is plain.
-        clock: Replaced by tests.
     """
 
     def __init__(

@@ -25,10 +25,7 @@ app.add_typer(user_commands.policies_app, name="policy")
 PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
 
 Account = Annotated[
-    str,
-    typer.Argument(
-        parser=shared_options.non_blank, metavar="ACCOUNT", help="Access key of the account.", show_default=False
-    ),
+    str, typer.Argument(parser=shared_options.non_blank, metavar="ACCOUNT", help="Access key of the account.")
 ]
 
 
@@ -163,10 +160,7 @@ def delete_account(account: Account, brokers: BrokerChoice, session: ChangeSessi
 @app.command("allow", "ariane acl allow '10.0.0.*,192.168.1.7'", "ariane acl allow '' --dry-run")
 def allow_addresses(
     patterns: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATTERNS", help="Address patterns separated by commas; '' for none.", show_default=False
-        ),
+        str, typer.Argument(metavar="PATTERNS", help="Address patterns separated by commas; '' for none.")
     ],
     brokers: BrokerChoice,
     session: ChangeSession,

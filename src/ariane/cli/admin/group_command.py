@@ -27,7 +27,7 @@ INCONSISTENT = 1  # exit status
 UNKNOWN = "?"
 
 GroupArgument = Annotated[
-    str, typer.Argument(parser=shared_options.group_name, metavar="GROUP", help="Consumer group.", show_default=False)
+    str, typer.Argument(parser=shared_options.group_name, metavar="GROUP", help="Consumer group.")
 ]
 
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 app = create_app("Print and move the offsets of consumer groups.")
 
-TopicArgument = Annotated[
-    str, typer.Argument(parser=shared_options.topic_name, metavar="TOPIC", help="Topic.", show_default=False)
-]
+TopicArgument = Annotated[str, typer.Argument(parser=shared_options.topic_name, metavar="TOPIC", help="Topic.")]
 
 
 @app.command("show", "ariane offset show billing", "ariane offset show billing -t orders")
@@ -110,19 +108,10 @@ def skip(group: GroupArgument, topic: TopicArgument, session: ChangeSession) -> 
 @app.command("clone", "ariane offset clone billing audit orders")
 def clone(
     source: Annotated[
-        str,
-        typer.Argument(
-            parser=shared_options.group_name,
-            metavar="SOURCE",
-            help="Group whose offsets are copied.",
-            show_default=False,
-        ),
+        str, typer.Argument(parser=shared_options.group_name, metavar="SOURCE", help="Group whose offsets are copied.")
     ],
     destination: Annotated[
-        str,
-        typer.Argument(
-            parser=shared_options.group_name, metavar="DESTINATION", help="Group that gets them.", show_default=False
-        ),
+        str, typer.Argument(parser=shared_options.group_name, metavar="DESTINATION", help="Group that gets them.")
     ],
     topic: TopicArgument,
     session: ChangeSession,

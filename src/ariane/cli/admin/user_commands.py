@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 users_app = create_app("Manage users of RocketMQ 5 (ACL 2.0).")
 policies_app = create_app("Manage policies of users of RocketMQ 5.")
 
-User = Annotated[
-    str,
-    typer.Argument(parser=shared_options.non_blank, metavar="USER", help="Name of the user.", show_default=False),
-]
+User = Annotated[str, typer.Argument(parser=shared_options.non_blank, metavar="USER", help="Name of the user.")]
 
 
 @users_app.command("list", "ariane acl user list", "ariane acl user list --json")
@@ -135,7 +132,6 @@ def set_policy(
         typer.Argument(
             metavar="RESOURCE...",
             help="Topic:NAME, Group:NAME or Cluster:NAME, where NAME may end with *; or * for all.",
-            show_default=False,
         ),
     ],
     *,

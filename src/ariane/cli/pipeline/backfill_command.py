@@ -19,8 +19,7 @@ from ariane.tables.table_store import open_store
 def backfill(
     *,
     jobs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="JOB", help="Jobs whose tables are filled: all, or some.", show_default=False),
+        list[str] | None, typer.Argument(metavar="JOB", help="Jobs whose tables are filled: all, or some.")
     ] = None,
     spark: spark_options.SparkJobOptions,
     since: Annotated[str, time_option("--from", help="Messages stored from this time on: 1h, or 2026-01-31T10:00.")],

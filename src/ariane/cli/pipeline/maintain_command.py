@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def maintain(
     *,
     jobs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="JOB", help="Jobs whose tables are maintained: all, or some.", show_default=False),
+        list[str] | None, typer.Argument(metavar="JOB", help="Jobs whose tables are maintained: all, or some.")
     ] = None,
     home: paths.TablesHome = None,
     keep_days: Annotated[int, number_option(minimum=1, metavar="DAYS", help="Retention of table rows in days.")] = 30,

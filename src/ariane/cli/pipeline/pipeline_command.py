@@ -99,9 +99,7 @@ def run(
     jobs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="JOB",
-            help="Jobs: trace, traffic, lag, health, delay, transactions, all of them, or otel.",
-            show_default=False,
+            metavar="JOB", help="Jobs: trace, traffic, lag, health, delay, transactions, all of them, or otel."
         ),
     ] = None,
     spark: spark_options.SparkJobOptions,
@@ -289,7 +287,7 @@ def _print_status(states: Sequence[_TableState], tables_dir: Home, now_ms: int) 
 
 @app.command("tables", "ariane pipeline tables journeys")
 def show_tables(
-    name: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.")] = None,
 ) -> None:
     """Print the schemas of the tables as Markdown."""
     from ariane import tables

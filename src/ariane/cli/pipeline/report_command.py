@@ -103,12 +103,7 @@ class OutputOptions:
 def report(
     *,
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="Report: tps, latency, lag, health, delay or transactions.",
-            show_default=False,
-        ),
+        str | None, typer.Argument(metavar="NAME", help="Report: tps, latency, lag, health, delay or transactions.")
     ] = None,
     filters: ReportFilters,
     home: homes.TablesHome = None,

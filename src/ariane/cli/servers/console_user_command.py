@@ -36,10 +36,7 @@ def _role(text: object) -> str:
     return value
 
 
-Name = Annotated[
-    str,
-    typer.Argument(parser=shared_options.non_blank, metavar="NAME", help="Name for the log-in.", show_default=False),
-]
+Name = Annotated[str, typer.Argument(parser=shared_options.non_blank, metavar="NAME", help="Name for the log-in.")]
 
 
 @app.command(
@@ -89,9 +86,7 @@ def list_users(home: Home = None, data: DataDir = None, as_json: AsJson = False)
 @app.command("role", "ariane console user role alice operator")
 def change_role(
     name: Name,
-    role: Annotated[
-        str, typer.Argument(parser=_role, metavar="ROLE", help="Role: viewer, operator or admin.", show_default=False)
-    ],
+    role: Annotated[str, typer.Argument(parser=_role, metavar="ROLE", help="Role: viewer, operator or admin.")],
     home: Home = None,
     data: DataDir = None,
 ) -> None:

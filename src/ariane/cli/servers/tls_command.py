@@ -25,9 +25,7 @@ app = create_app("Manage the certificates of servers.")
 CONNECT_TIMEOUT_S = 5.0
 DAYS_MAX = 3650
 
-Address = Annotated[
-    str, typer.Argument(parser=shared_options.non_blank, metavar="HOST:PORT", help="Server.", show_default=False)
-]
+Address = Annotated[str, typer.Argument(parser=shared_options.non_blank, metavar="HOST:PORT", help="Server.")]
 CaFile = Annotated[
     Path | None,
     path_option("--tls-ca-file", metavar="FILE", help="PEM file of trusted authorities, instead of the machine's."),
@@ -77,10 +75,7 @@ def create(
 @app.command("show", "ariane tls show server.pem", "ariane tls show 10.0.0.5:10911")
 def show(
     source: Annotated[
-        str,
-        typer.Argument(
-            parser=shared_options.non_blank, metavar="FILE|HOST:PORT", help="PEM file, or server.", show_default=False
-        ),
+        str, typer.Argument(parser=shared_options.non_blank, metavar="FILE|HOST:PORT", help="PEM file, or server.")
     ],
 ) -> None:
     """Print a certificate, of a file or as a server presents it, without verifying it."""

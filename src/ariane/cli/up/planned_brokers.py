@@ -68,9 +68,7 @@ def failover_keys(planned: PlannedBroker, ports: Mapping[str, int], etcd: str) -
     """Return the settings of a member that depend on the ports of this run.
 
     Args:
-        planned: The member.
         ports: Ports of all processes by name.
-        etcd: Address of etcd.
     """
     letter = planned.member[0]
     names = [f"{letter}{number}" for number in range(1, MEMBERS + 1)]

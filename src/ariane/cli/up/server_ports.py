@@ -63,8 +63,6 @@ def choose_next_port(option: str, port: int, print_line: PrintLine, reserved: Co
     """Return `port`, or the first one above it that is neither in use nor reserved.
 
     Args:
-        option: Named by the error.
-        port: Preferred port.
         print_line: Prints the port that `server` uses instead.
         reserved: Ports of servers that are not started yet.
         server: The server that needs the port, in that line.

@@ -32,9 +32,6 @@ def broker(
     """Return a broker.
 
     Args:
-        home: The home.
-        planned: The broker.
-        namesrv: Address of the name server.
         ports: Ports of all brokers, by the name of their process.
         etcd: Address of etcd, for members of a broker set.
         tls: Certificates; None: connections are plain.

@@ -55,11 +55,8 @@ class AlertService:
     """The alerts of one console.
 
     Args:
-        data_dir: Directory of the console's files.
-        live: State of the cluster.
         cluster: Name of the cluster in notifications.
         tables_dir: Home of the pipeline's tables; None: rules of the pipeline have no subjects.
-        clock: Time of alerts and retries.
         notifier: Sends notifications; replaced by tests.
     """
 

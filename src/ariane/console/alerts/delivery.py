@@ -62,8 +62,6 @@ class ChannelDelivery:
 
     Args:
         channel: Its settings; replaced when they change, so that waiting notifications use the new ones.
-        notifier: Sends.
-        clock: Time of retries.
     """
 
     def __init__(self, channel: AlertChannel, *, notifier: Notifier, clock: Clock) -> None:

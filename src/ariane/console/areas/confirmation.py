@@ -17,8 +17,6 @@ def check_confirmed(form: DeletionForm, name: str, *, label: str = "", done: str
     """Check that the reader typed the name.
 
     Args:
-        form: The deletion.
-        name: Name that the reader must type.
         label: Words before the name in the error: `the name of the topic, `.
         done: Participle of the change, for the error.
 

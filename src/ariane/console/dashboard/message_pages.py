@@ -55,13 +55,8 @@ async def message_page(
     """Return a page of a topic's messages.
 
     Args:
-        admin: Operations on the cluster.
-        topic: Topic that stores the messages.
-        times: Time range.
         number: Number of the page, from 1.
-        size: Messages of a page.
         task: Id of the search; empty for a new one, whose first page is returned whatever `number` is.
-        now_ms: Current time.
 
     Raises:
         UsageError: number, size or task cannot be used.

@@ -53,7 +53,6 @@ class Subscriber(Protocol):
         """Accept a snapshot.
 
         Args:
-            snapshot: The newest one.
             is_base: Whether its topics and groups are new, and not only its brokers.
             round_s: Duration of the polls.
         """
@@ -66,9 +65,6 @@ class ClusterWatch:
     Args:
         peers: Sends the requests for brokers.
         paced: Sends all others.
-        name_servers: Addresses of the name servers.
-        subscriber: Receives the snapshots.
-        clock: Replaced by tests.
     """
 
     def __init__(

@@ -37,10 +37,8 @@ class GuardedPool(FailFastPool):
     Args:
         name_servers: Addresses of the name servers; requests to other servers than these and their brokers are refused.
         health: Which servers are silent; shared with other pools.
-        sign: Signs outgoing requests.
         tls: Encrypts the connections; None: plain ones.
         limit_ms: Time within which a server responds to a probe.
-        clock: Replaced by tests.
     """
 
     def __init__(

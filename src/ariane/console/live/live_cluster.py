@@ -47,11 +47,8 @@ class LiveCluster:
             snapshot = await live.snapshot()
 
     Args:
-        name_servers: Addresses of the name servers.
         health: Which servers are silent; shared with the connections of pages.
-        sign: Signs outgoing requests.
         tls: Encrypts the connections; None: plain ones.
-        clock: Replaced by tests.
     """
 
     def __init__(

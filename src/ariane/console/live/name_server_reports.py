@@ -18,14 +18,7 @@ INTERVAL_S = 60.0
 
 
 class NameServerReports:
-    """The newest reports.
-
-    Args:
-        peers: Sends the requests.
-        name_servers: Addresses.
-        timeout_ms: Time limit of one request.
-        clock: Replaced by tests.
-    """
+    """The newest reports."""
 
     def __init__(self, peers: Requester, name_servers: Sequence[str], *, timeout_ms: float, clock: Clock) -> None:
         self._peers = peers

@@ -28,7 +28,6 @@ class CpuBudget:
         share: Seconds of CPU time per second.
         burst_s: CPU time that is saved while the thread uses less.
         start_s: CPU time that is available at the start.
-        clock: Replaced by tests.
         cpu_time: Returns the CPU time of the current thread in seconds; replaced by tests.
     """
 

@@ -81,7 +81,6 @@ class AuditLog:
     """Appends entries, durably, and reads them.
 
     Args:
-        data_dir: Directory of the console's files.
         clock: Time that limits entries of refused requests.
         file_bytes_max: Size from which a new file is started.
         files_max: Files of each kind that are retained, including the one that is written.

@@ -78,7 +78,6 @@ class LoginLimiter:
 
         Args:
             account: Name of an account, which need not exist.
-            address: Address of the sender.
             device: Id of a device that has logged in to this account before; empty if it is not known.
 
         Raises:

@@ -32,7 +32,6 @@ class ConsoleServer:
     """The HTTP server of a console.
 
     Args:
-        settings: Settings of the console.
         extensions: Routers of other interfaces, such as that of Apache's dashboard.
     """
 

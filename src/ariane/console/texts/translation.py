@@ -34,7 +34,6 @@ def ngettext(singular: str, plural: str, number: float | None, **values: object)
     Args:
         singular: English text for 1. It has no translation: Chinese has one form for all numbers.
         plural: English text for other numbers, and unknown ones; its translation is that of both.
-        number: The number.
         values: Values of the format, also of the number itself.
     """
     is_singular = number == 1 and preferences.current().language == "en"

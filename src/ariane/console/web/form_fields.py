@@ -69,7 +69,6 @@ def parse_time_ms(text: str, now_ms: int, field: str, *, zone: tzinfo = UTC) -> 
 
     Args:
         text: `15m` (15 minutes ago), `2026-01-31T10:00` (of `zone` unless it has an offset), or ms since the epoch.
-        now_ms: The current time.
         field: Name of the field, for the error.
         zone: Time zone of texts without an offset.
 
@@ -102,8 +101,6 @@ def parse_time_range(since: str, until: str, now_ms: int, *, zone: tzinfo = UTC)
 
     Args:
         since: Begin, in a form of `parse_time_ms`.
-        until: End, in the same forms.
-        now_ms: The current time.
         zone: Time zone of texts without an offset.
 
     Raises:

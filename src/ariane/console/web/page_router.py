@@ -51,7 +51,6 @@ class PageRouter(APIRouter):
             async def put_order_configuration(services: Services, topic: str, form: OrderConfigForm) -> ChangeResult:
 
         Args:
-            path: Path of the form.
             location: Page that follows, with names of the path and fields of the form in braces; None: the same page.
             template: Shows the result below the form, as `result`; empty: a notice says what was done.
             plan: The same for a dry run; empty: a notice.

@@ -92,8 +92,6 @@ def paginate(
     """Return one page of the rows: the last one if the query names a page after it.
 
     Args:
-        rows: All rows.
-        query: Which rows to return.
         name: Text of a row that is searched.
         columns: Sort key of each column.
         sort: Column to sort by if the query names none.

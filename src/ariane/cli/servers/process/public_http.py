@@ -48,10 +48,6 @@ def http_port(
     """Return the port of options, and print what is open.
 
     Args:
-        server: Name of the server.
-        address: Address to listen on.
-        port: Port.
-        definitions: Options -D.
         insecure: Whether to accept what is open.
         access: The gap if clients need no account; None: they do.
 
@@ -101,7 +97,6 @@ async def serve_metrics(
     """Serve metrics, and yield their URL. Changed certificates are read again, all of them at a SIGHUP.
 
     Args:
-        http: Where to listen.
         source: Reads the metrics of the program.
         stop: Called if SIGHUP says that the terminal was closed; None: signals are not handled, as outside of the main thread.
     """

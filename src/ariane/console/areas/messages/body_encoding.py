@@ -28,10 +28,8 @@ def decode(body: bytes, encoding: str, *, is_part: bool = False, errors: str = "
     """Return a body as text; None if it is invalid in the encoding.
 
     Args:
-        body: The bytes.
         encoding: A name of `ENCODINGS`, or of another codec.
         is_part: Whether they are the beginning of a body, which may end within a character.
-        errors: As of `bytes.decode`.
     """
     for cut in range(CHARACTER_BYTES if is_part else 1):
         try:

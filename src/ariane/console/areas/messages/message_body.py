@@ -122,7 +122,6 @@ def body_view(
     """Return a body in a format; by default as JSON or text if it is one, otherwise as hex.
 
     Args:
-        message: The message.
         wanted: The format; one that does not fit the body is replaced by the default.
         encoding: Encoding to read it in, with a mark for each invalid byte; None: UTF-8, or a guess if it is not.
     """
@@ -163,7 +162,6 @@ def read_text(
     """Return a body as text, and the encoding: the chosen one, UTF-8 or a guess. (None, None): it is not text.
 
     Args:
-        body: The bytes.
         encoding: The encoding that the reader chose; bytes that are invalid in it are shown as U+FFFD.
         is_part: Whether they are the beginning of a body, which may end within a character.
     """

@@ -77,7 +77,6 @@ def live_trace(message_id: str, carried: Iterable[CarriedEvent], copies: Sequenc
     """Return the steps of one message. Events of other messages are ignored, repeated events count once.
 
     Args:
-        message_id: Unique key of the message.
         carried: Events of the trace messages that were found by it.
         copies: Stored records with this unique key, as far as they were found.
     """

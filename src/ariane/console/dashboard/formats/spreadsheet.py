@@ -44,8 +44,6 @@ def spreadsheet(name: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]
     """Return a file with one sheet.
 
     Args:
-        name: Name of the sheet.
-        header: Texts of the first row.
         rows: Cells of each further row; None is an empty cell. A text that is too long for Excel is cut and says so.
     """
     workbook = (

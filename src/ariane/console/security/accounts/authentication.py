@@ -47,11 +47,7 @@ class Authenticator:
     """Finds the identity of requests.
 
     Args:
-        host: Address that the console listens on.
         is_login_demanded: Whether even local access needs an account, of the console or of a provider.
-        accounts: Accounts that may log in.
-        sessions: Sessions of browsers.
-        clock: Time of limits.
     """
 
     def __init__(

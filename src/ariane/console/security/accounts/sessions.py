@@ -84,10 +84,7 @@ class SessionStore:
     """The sessions of a console.
 
     Args:
-        data_dir: Directory of the console's files.
-        accounts: Accounts of the console.
         external: Sessions of accounts of a provider; None: none is valid.
-        clock: Time of sessions.
     """
 
     def __init__(
@@ -151,7 +148,6 @@ class SessionStore:
         """End a session.
 
         Args:
-            session_id: `ConsoleSession.id`.
             account: Only a session of this account; None: of any.
 
         Raises:

@@ -49,8 +49,6 @@ class OidcProvider:
 
     Args:
         settings: Its URL, and the console's account there.
-        clock: Time of refreshes.
-        transport: Replaced by tests.
     """
 
     def __init__(
@@ -106,9 +104,6 @@ class OidcProvider:
         """Return the verified claims of the account that a code was issued for.
 
         Args:
-            code: The code that the browser brought.
-            verifier: The PKCE verifier of this log-in.
-            nonce: The nonce of this log-in.
             issuer: Issuer that the answer names (RFC 9207); empty: none.
 
         Raises:
