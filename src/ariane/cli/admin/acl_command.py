@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli.admin import user_commands
-from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, report_changes, table
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, table
 from ariane.cli.options import shared_options
 from ariane.cli.output.help_format import create_app
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
-    from ariane.cluster.connection import Answers, Change
+    from ariane.cluster.connection import Answers, BrokerServer, Change
     from ariane.protocol.requests.acl import AccountBody, AclConfig
 
 app = create_app("Manage accounts, users and policies of access control.")
@@ -55,12 +55,7 @@ def list_accounts(
     session: AdminSession,
 ) -> None:
     """List the accounts of each server with their permissions. Secret keys are masked."""
-
-    async def work(admin: Admin) -> Answers[AclConfig]:
-        servers = await brokers.select(admin, with_slaves=True)
-        return await admin.acl_configs(servers)
-
-    answers = session.read(work)
+    answers = session.read_servers(brokers, lambda admin, servers: admin.acl_configs(servers))
     data: list[dict[str, Any]] = [
         {
             "broker": f"{server.broker}:{server.broker_id}",
@@ -127,8 +122,7 @@ def set_account(
     """
     from ariane.protocol.requests.acl import UpdateAccount
 
-    async def work(admin: Admin) -> Sequence[Change]:
-        servers = await brokers.select(admin, with_slaves=True)
+    async def change(admin: Admin, servers: list[BrokerServer]) -> Sequence[Change]:
         # A request always overwrites `admin`: without the option the stored value is sent again.
         stored = is_admin if is_admin is not None else _stored_admin(await admin.acl_configs(servers), account)
         update = UpdateAccount(
@@ -143,18 +137,15 @@ def set_account(
         )
         return await admin.save_account(update, servers)
 
-    report_changes(session, session.run(work), f"saved account {account}")
+    session.change_servers(brokers, change, f"saved account {account}")
 
 
 @app.command("delete", "ariane acl delete shop-account --dry-run", "ariane acl delete shop-account")
 def delete_account(account: Account, brokers: BrokerChoice, session: ChangeSession) -> None:
     """Delete an account from all servers."""
-
-    async def work(admin: Admin) -> Sequence[Change]:
-        servers = await brokers.select(admin, with_slaves=True)
-        return await admin.delete_account(account, servers)
-
-    report_changes(session, session.run(work), f"deleted account {account}")
+    session.change_servers(
+        brokers, lambda admin, servers: admin.delete_account(account, servers), f"deleted account {account}"
+    )
 
 
 @app.command("allow", "ariane acl allow '10.0.0.*,192.168.1.7'", "ariane acl allow '' --dry-run")
@@ -166,12 +157,8 @@ def allow_addresses(
     session: ChangeSession,
 ) -> None:
     """Replace the addresses from which requests need no account."""
-
-    async def work(admin: Admin) -> Sequence[Change]:
-        servers = await brokers.select(admin, with_slaves=True)
-        return await admin.set_global_addresses(patterns, servers)
-
-    report_changes(session, session.run(work), f"allowed {patterns or 'no address'}")
+    done = f"allowed {patterns or 'no address'}"
+    session.change_servers(brokers, lambda admin, servers: admin.set_global_addresses(patterns, servers), done)
 
 
 def _account(account: AccountBody) -> dict[str, Any]:

@@ -4,6 +4,7 @@ def delete(topic: TopicName, session: ChangeSession) -> None:     Typer sees --n
 
 session.read(work) ─→ value of `await work(admin)`
 session.run(work)  ─→ the same; a dry run ends after printing the changes
+session.change_servers(brokers, change, text)    a change of masters and slaves; prints the servers that executed it
 session.show(data, table, …)   --json: `data`; otherwise the tables
 session.finish(unavailable)    brokers that did not respond on stderr, then exit status 1
 """
@@ -69,6 +70,10 @@ class AdminSession:
         """Return the value of `work`, in a dry run, too: for reads, and for changes that return their plan."""
         return asyncio.run(self._execute(work))[0]
 
+    def read_servers(self, brokers: BrokerChoice, read: Callable[[Admin, list[BrokerServer]], Awaitable[T]]) -> T:
+        """Return the value of a read from the selected masters and slaves."""
+        return self.read(_on_servers(brokers, read))
+
     def show(self, data: Any, *parts: Table | str) -> None:
         """Print `data` as JSON with --json, otherwise the parts: tables, and lines of text."""
         if self.as_json:
@@ -129,6 +134,25 @@ class ChangeSession(AdminSession):
             raise typer.Exit
         return value
 
+    def change_servers(
+        self,
+        brokers: BrokerChoice,
+        change: Callable[[Admin, list[BrokerServer]], Awaitable[Sequence[Change]]],
+        done: str,
+    ) -> None:
+        """Change the selected masters and slaves, and print those that executed the change."""
+        addrs = [change.addr for change in self.run(_on_servers(brokers, change))]
+        self.show({"changed": addrs}, *(f"{done} on {addr}" for addr in addrs))
+
+
+def _on_servers(
+    brokers: BrokerChoice, work: Callable[[Admin, list[BrokerServer]], Awaitable[T]]
+) -> Callable[[Admin], Awaitable[T]]:
+    async def run(admin: Admin) -> T:
+        return await work(admin, await brokers.select(admin, with_slaves=True))
+
+    return run
+
 
 def changes_data(changes: Iterable[Change]) -> list[dict[str, str]]:
     """Return changes as a JSON value."""
@@ -140,9 +164,3 @@ def table(names: Iterable[str], rows: Iterable[tuple[Value, ...]]) -> Table:
     from ariane.reports.report import Column, Table
 
     return Table("", tuple(map(Column, names)), tuple(rows))
-
-
-def report_changes(session: AdminSession, changes: Sequence[Change], done: str) -> None:
-    """Print the servers that executed a change."""
-    addrs = [change.addr for change in changes]
-    session.show({"changed": addrs}, *(f"{done} on {addr}" for addr in addrs))

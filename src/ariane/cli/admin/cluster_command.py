@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
-from ariane.cli.options import shared_options
+from ariane.cli.admin.topic_command import TopicName
 from ariane.cli.options.option_kinds import number_option, seconds_option, text_option
 from ariane.cli.output.help_format import create_app
 
@@ -174,7 +174,7 @@ def restart(
 
 @app.command("rebalance", "ariane cluster rebalance orders --to broker-c,broker-d --dry-run")
 def rebalance(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.", parser=shared_options.topic_name)],
+    topic: TopicName,
     *,
     to: Annotated[
         str,

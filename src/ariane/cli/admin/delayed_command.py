@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,8 @@ from ariane.cli.options.option_kinds import number_option
 from ariane.cli.options.time_options import parse_duration_ms
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import message_lines, time_text
-from ariane.clock import utc_of
+from ariane.cli.output.value_format import format_duration
+from ariane.clock import SYSTEM_CLOCK, utc_of
 
 if TYPE_CHECKING:
     from ariane.cluster.messages.delayed_messages import DelayedMessage
@@ -52,7 +52,7 @@ def list_(
     """
     from ariane.cluster.messages.delayed_messages import DelayedFilter
 
-    due_until_ms = None if due is None else _now_ms() + parse_duration_ms(due, "--due")
+    due_until_ms = None if due is None else SYSTEM_CLOCK.now_ms() + parse_duration_ms(due, "--due")
     found = session.read(lambda admin: admin.list_delayed(DelayedFilter(due_until_ms, topic), limit=limit))
     if not found.messages:
         remark = "No delayed message is pending." if due is None and topic is None else "No pending message matches."
@@ -101,13 +101,5 @@ def _table(messages: list[DelayedMessage]) -> Table:
 
 def _remaining(due_ms: int) -> str:
     """Return the time until a message is due, in its largest unit."""
-    seconds = (due_ms - _now_ms()) / 1000
-    sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{sign}{seconds / size:.1f}{unit}"
-    return f"{sign}{seconds:.0f}s"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    seconds = (due_ms - SYSTEM_CLOCK.now_ms()) / 1000
+    return f"{'-' if seconds < 0 else ''}{format_duration(abs(seconds))}"

@@ -12,6 +12,7 @@ from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import flag_option, number_option, seconds_option, topic_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.repetition import clear_screen, rounds
+from ariane.cli.output.value_format import format_duration
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _lag_text(
             queue.consumer_offset,
             queue.broker_offset,
             queue.lag,
-            _duration(ages.by_queue[queue.queue]) if queue.queue in ages.by_queue else "-",
+            _age(ages.by_queue[queue.queue]) if queue.queue in ages.by_queue else "-",
             owners.get(queue.queue, "-").split("#")[0],
         )
         for queue in found.queues
@@ -173,14 +174,8 @@ def _lag_text(
     return title, table(names, rows), total
 
 
-def _duration(ms: int | None) -> str:
-    if ms is None:
-        return UNKNOWN
-    seconds = ms / 1000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.1f}{unit}"
-    return f"{seconds:.1f}s"
+def _age(ms: int | None) -> str:
+    return UNKNOWN if ms is None else format_duration(ms / 1000, digits=1)
 
 
 @app.command("show", "ariane group show billing")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ from ariane.cli.options.option_kinds import flag_option, group_option, number_op
 from ariane.cli.options.time_options import StoreTimeOptions, parse_duration_ms
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import clock_remarks, message_lines, message_table, time_text
-from ariane.clock import utc_of
+from ariane.clock import SYSTEM_CLOCK, utc_of
 from ariane.errors import UsageError
 from ariane.model.quantities import count_text
 
@@ -165,7 +164,7 @@ def send(
     """Send one message to an existing topic. `ariane cat -P` sends many."""
     from ariane.model.message import Message
 
-    deliver_at_ms = 0 if delay is None else time.time_ns() // 1_000_000 + parse_duration_ms(delay, "--delay")
+    deliver_at_ms = 0 if delay is None else SYSTEM_CLOCK.now_ms() + parse_duration_ms(delay, "--delay")
     if delay is not None and level:
         raise UsageError("--delay-level", str(level), "not together with --delay; specify one of them")
     message = Message(

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, report_changes, table
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, table
 from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import flag_option
 from ariane.cli.output.help_format import create_app
-
-if TYPE_CHECKING:
-    from ariane.cluster.admin import Admin
-    from ariane.cluster.connection import Answers, Change
-    from ariane.protocol.requests.users import AclInfo, UserInfo
 
 users_app = create_app("Manage users of RocketMQ 5 (ACL 2.0).")
 policies_app = create_app("Manage policies of users of RocketMQ 5.")
@@ -26,11 +20,7 @@ User = Annotated[str, typer.Argument(parser=shared_options.non_blank, metavar="U
 @users_app.command("list", "ariane acl user list", "ariane acl user list --json")
 def list_users(brokers: BrokerChoice, session: AdminSession) -> None:
     """List the users of each server."""
-
-    async def work(admin: Admin) -> Answers[list[UserInfo]]:
-        return await admin.users(await brokers.select(admin, with_slaves=True))
-
-    answers = session.read(work)
+    answers = session.read_servers(brokers, lambda admin, servers: admin.users(servers))
     data = [
         {
             "broker": f"{server.broker}:{server.broker_id}",
@@ -72,31 +62,19 @@ def set_user(
     kinds: dict[bool | None, str | None] = {None: None, True: "Super", False: "Normal"}
     states: dict[bool | None, str | None] = {None: None, True: "enable", False: "disable"}
     info = UserInfo(user, password, kinds[is_super], states[is_enabled])
-
-    async def work(admin: Admin) -> Sequence[Change]:
-        return await admin.save_user(info, await brokers.select(admin, with_slaves=True))
-
-    report_changes(session, session.run(work), f"saved user {user}")
+    session.change_servers(brokers, lambda admin, servers: admin.save_user(info, servers), f"saved user {user}")
 
 
 @users_app.command("delete", "ariane acl user delete alice --dry-run", "ariane acl user delete alice")
 def delete_user(user: User, brokers: BrokerChoice, session: ChangeSession) -> None:
     """Delete a user and its policies from all servers."""
-
-    async def work(admin: Admin) -> Sequence[Change]:
-        return await admin.delete_user(user, await brokers.select(admin, with_slaves=True))
-
-    report_changes(session, session.run(work), f"deleted user {user}")
+    session.change_servers(brokers, lambda admin, servers: admin.delete_user(user, servers), f"deleted user {user}")
 
 
 @policies_app.command("list", "ariane acl policy list", "ariane acl policy list --json")
 def list_policies(brokers: BrokerChoice, session: AdminSession) -> None:
     """List the policies of the users of each server."""
-
-    async def work(admin: Admin) -> Answers[list[AclInfo]]:
-        return await admin.policies(await brokers.select(admin, with_slaves=True))
-
-    answers = session.read(work)
+    answers = session.read_servers(brokers, lambda admin, servers: admin.policies(servers))
     data: list[dict[str, Any]] = [
         {
             "broker": f"{server.broker}:{server.broker_id}",
@@ -153,11 +131,9 @@ def set_policy(
     decision = "Deny" if is_denied else "Allow"
     addresses = tuple(from_) if from_ else None
     entries = [PolicyEntryInfo(resource, tuple(action), addresses, decision) for resource in resources]
-
-    async def work(admin: Admin) -> Sequence[Change]:
-        return await admin.save_policy(user, entries, await brokers.select(admin, with_slaves=True))
-
-    report_changes(session, session.run(work), f"saved policies of {user}")
+    session.change_servers(
+        brokers, lambda admin, servers: admin.save_policy(user, entries, servers), f"saved policies of {user}"
+    )
 
 
 @policies_app.command(
@@ -173,8 +149,5 @@ def delete_policy(
     session: ChangeSession,
 ) -> None:
     """Delete the entry of a resource, or all policies of a user."""
-
-    async def work(admin: Admin) -> Sequence[Change]:
-        return await admin.delete_policy(user, resource, await brokers.select(admin, with_slaves=True))
-
-    report_changes(session, session.run(work), f"deleted policies of {user}")
+    done = f"deleted policies of {user}"
+    session.change_servers(brokers, lambda admin, servers: admin.delete_policy(user, resource, servers), done)

@@ -50,6 +50,14 @@ def format_number(value: float, unit: str = "") -> str:
     return f"{value:.2g}" if size >= LEAST else f"<{LEAST}"
 
 
+def format_duration(seconds: float, digits: int = 0) -> str:
+    """Return a duration in its largest unit, with one digit; seconds with `digits`."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f}{unit}"
+    return f"{seconds:.{digits}f}s"
+
+
 def escape_control(text: str) -> str:
     """Return the text with control characters escaped: keys and names come from clients and may hold terminal commands."""
     if text.isprintable():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from ariane.cli.options import shared_options
 from ariane.cli.options.option_kinds import flag_option, number_option, path_option, text_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.servers.store_command import CommitLog, Directory
+from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError
 
 app = create_app("Back up store directories; the broker may be running.")
@@ -52,7 +52,7 @@ def create(
     root = str(directory.absolute())
     with sole_backup(root):
         outcome = create_backup(
-            root, target, now_ms=_now_ms, commit_log=str(commit_log.absolute()) if commit_log else None
+            root, target, now_ms=SYSTEM_CLOCK.now_ms, commit_log=str(commit_log.absolute()) if commit_log else None
         )
         removal = retain_newest(target, retain) if retain else None
     for corrupt in outcome.corrupt_ranges:
@@ -145,10 +145,6 @@ def _row(manifest: Any) -> dict[str, Any]:
     """Return a backup without its files."""
     row = {name: getattr(manifest, name) for name in manifest.__struct_fields__ if name != "files"}
     return row | {"records": manifest.records, "bytes": manifest.length}
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _utc(time_ms: int) -> str:
