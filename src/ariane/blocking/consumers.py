@@ -103,10 +103,10 @@ class PushConsumer(GroupMember[aio.PushConsumer]):
         super().__init__(aio.PushConsumer(*args, **kwargs))
 
 
-class ConsumerMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
-    """A message that a `Consumer` yields. The first of `ack`, `retry` and `reject` counts, from any thread."""
+class DeliveredMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
+    """A message that the application settles, from any thread. The first call that settles it counts."""
 
-    _message: aio.ConsumerMessage[P]
+    _message: aio.ConsumerMessage[P] | aio.PoppedMessage[P]
     _loop: BackgroundLoop
 
     @property
@@ -121,20 +121,26 @@ class ConsumerMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
 
     @property
     def is_pending(self) -> bool:
-        """Whether neither the application nor the consumer has settled the message yet."""
+        """Whether the message is neither settled nor delivered again."""
         return self._message.is_pending
 
     def ack(self) -> None:
-        """Count the message as consumed. [ariane.ConsumerMessage.ack]"""
+        """Count the message as consumed. [ariane.ConsumerMessage.ack, ariane.PoppedMessage.ack]"""
         self._loop.run(self._message.ack())
+
+    def reject(self) -> None:
+        """Make the message a dead letter. [ariane.ConsumerMessage.reject, ariane.PoppedMessage.reject]"""
+        self._loop.run(self._message.reject())
+
+
+class ConsumerMessage(DeliveredMessage[P], Generic[P], frozen=True, kw_only=True):
+    """A message that a `Consumer` yields. The first of `ack`, `retry` and `reject` counts."""
+
+    _message: aio.ConsumerMessage[P]
 
     def retry(self, *, delay_level: int = 0) -> None:
         """Have the message delivered again later. [ariane.ConsumerMessage.retry]"""
         self._loop.run(self._message.retry(delay_level=delay_level))
-
-    def reject(self) -> None:
-        """Make the message a dead letter. [ariane.ConsumerMessage.reject]"""
-        self._loop.run(self._message.reject())
 
 
 class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):

@@ -10,6 +10,7 @@ from typing import Generic, Unpack
 from ariane import client as aio
 from ariane.blocking.background_loop import BackgroundLoop
 from ariane.blocking.blocking_client import TracingClient, calling, same_signature, waiting
+from ariane.blocking.consumers import DeliveredMessage
 from ariane.client.client_arguments import SimpleConsumerArguments
 from ariane.client.consuming.pop_requests import COUNT_MAX
 from ariane.client.consuming.subscriptions import TopicSubscriptions
@@ -18,38 +19,14 @@ from ariane.model.message import ReceivedMessage
 from ariane.payloads import P, PayloadCodec
 
 
-class PoppedMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
-    """A message that a `SimpleConsumer` received. The first of `ack` and `reject` counts, from any thread."""
+class PoppedMessage(DeliveredMessage[P], Generic[P], frozen=True, kw_only=True):
+    """A message that a `SimpleConsumer` received. The first of `ack` and `reject` counts."""
 
     _message: aio.PoppedMessage[P]
-    _loop: BackgroundLoop
-
-    @property
-    def payload(self) -> P:
-        """The body, decoded by the consumer's codec (`payload=`); without one, the body."""
-        return self._message.payload
-
-    @property
-    def attempt(self) -> int:
-        """Number of this delivery: 1 for the first, 2 for the first redelivery."""
-        return self._message.attempt
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the message is neither settled nor visible again."""
-        return self._message.is_pending
-
-    def ack(self) -> None:
-        """Count the message as consumed. [ariane.PoppedMessage.ack]"""
-        self._loop.run(self._message.ack())
 
     def change_invisible(self, invisible: float | timedelta) -> None:
         """Have the message delivered again later, unless it is settled before. [ariane.PoppedMessage.change_invisible]"""
         self._loop.run(self._message.change_invisible(invisible))
-
-    def reject(self) -> None:
-        """Make the message a dead letter. [ariane.PoppedMessage.reject]"""
-        self._loop.run(self._message.reject())
 
 
 class SimpleConsumer(TracingClient[aio.SimpleConsumer[P]], Generic[P]):

@@ -94,14 +94,19 @@ class Stream:
 
     async def close(self) -> None:
         """Write buffered data, then close. What the peer does not read within CLOSE_S is discarded."""
-        self._writer.close()
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                await self._writer.wait_closed()
-        except OSError:  # includes TimeoutError; the connection is over either way
-            pass
-        finally:
-            self.abort()
+        await close_writer(self._writer, CLOSE_S)
+
+
+async def close_writer(writer: asyncio.StreamWriter, limit_s: float) -> None:
+    """Write buffered data, then close; what the peer does not read within `limit_s` is discarded."""
+    writer.close()
+    try:
+        async with asyncio.timeout(limit_s):
+            await writer.wait_closed()
+    except OSError:  # includes TimeoutError; the connection is over either way
+        pass
+    finally:
+        writer.transport.abort()
 
 
 class StreamServer:

@@ -38,6 +38,7 @@ from ariane.metrics.serving import exposition, process_metrics
 from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.net.listening.server_tls import ServerTls
+from ariane.net.streams import close_writer
 
 log = logging.getLogger("ariane.metrics")
 
@@ -91,14 +92,7 @@ class ScrapeConnection:
 
     async def close(self) -> None:
         """Send what is buffered, then close; what the client does not read within WRITE_TIMEOUT_S is discarded."""
-        self.writer.close()
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self.writer.wait_closed()
-        except OSError:  # includes TimeoutError; the connection is over either way
-            pass
-        finally:
-            self.writer.transport.abort()
+        await close_writer(self.writer, WRITE_TIMEOUT_S)
 
 
 class MetricsEndpoint:
