@@ -95,12 +95,12 @@ def normalized_entry(entry: PolicyEntryInfo) -> PolicyEntryInfo:
     """
     resource = (entry.resource or "").strip()
     kind, colon, name = resource.partition(":")
-    known = {other.lower(): other for other in KINDS}
+    kinds = {other.lower(): other for other in KINDS}
     if resource != "*":
-        if not colon or not name or kind.lower() not in known or "*" in name[:-1] or not resource.isprintable():
+        if not colon or not name or kind.lower() not in kinds or "*" in name[:-1] or not resource.isprintable():
             expected = f"expected *, or KIND:NAME, KIND:PREFIX* or KIND:* with a KIND of {', '.join(KINDS)}"
             raise ConfigError("resource", resource, expected)
-        resource = f"{known[kind.lower()]}:{name}"
+        resource = f"{kinds[kind.lower()]}:{name}"
     if not entry.actions:
         raise ConfigError("actions", "", f"expected one or more of {', '.join(ACTIONS)}")
     actions = tuple(choice("actions", action, tuple(ACTIONS)) for action in entry.actions)

@@ -54,8 +54,8 @@ def _resolved(path: str, entry: dict[str, Any], environment: Mapping[str, str]) 
     name = str(entry[keys[0]])
     secret = _read(path, entry, name) if keys == [SECRET_FILE] else environment.get(name, "")
     if not secret:
-        what = "the file is empty" if keys == [SECRET_FILE] else "the broker has no such environment variable"
-        raise ConfigError("accounts", str(entry.get("accessKey")), f"{path}: {keys[0]} {name}: {what}")
+        fault = "the file is empty" if keys == [SECRET_FILE] else "the broker has no such environment variable"
+        raise ConfigError("accounts", str(entry.get("accessKey")), f"{path}: {keys[0]} {name}: {fault}")
     return {**entry, SECRET: secret}
 
 

@@ -93,12 +93,12 @@ def read_manifest(target: BackupTarget, backup_id: str | None = None) -> BackupM
         ConfigError: there is none of that name, or none at all.
         StoreCorrupt: it is not a list of files of this format.
     """
-    known = list(list_ids(target))
-    if not known:
+    ids = list(list_ids(target))
+    if not ids:
         raise ConfigError("URL", target.url, "it contains no backup")
-    chosen = backup_id or known[-1]
-    if chosen not in known:
-        raise ConfigError("--backup", chosen, f"{target.url} has {', '.join(known[-5:])}")
+    chosen = backup_id or ids[-1]
+    if chosen not in ids:
+        raise ConfigError("--backup", chosen, f"{target.url} has {', '.join(ids[-5:])}")
     name = _name(chosen)
     try:
         manifest = msgspec.json.decode(target.read(name), type=BackupManifest)

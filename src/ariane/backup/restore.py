@@ -103,6 +103,6 @@ def _write(path: Path, file: SavedFile, target: BackupTarget) -> None:
 def _read_chunk(target: BackupTarget, digest: str) -> bytes:
     name = chunk_name(digest)
     data = target.read(name)
-    if (found := digest_of(data)) != digest:
-        raise StoreCorrupt(f"{target.url}/{name}", 0, f"its {len(data)} bytes have the digest {found}")
+    if (actual := digest_of(data)) != digest:
+        raise StoreCorrupt(f"{target.url}/{name}", 0, f"its {len(data)} bytes have the digest {actual}")
     return data

@@ -75,14 +75,14 @@ class ExportOperations(BrokerOperations, GroupOperations):
         topics: dict[str, TopicConfig] = {}
         for _, table in answers.values:
             for name, config in table.items():
-                known = topics.get(name)
-                if known is None:
+                other = topics.get(name)
+                if other is None:
                     topics[name] = config
                 else:
                     topics[name] = msgspec.structs.replace(
                         config,
-                        read_queue_nums=known.read_queue_nums + config.read_queue_nums,
-                        write_queue_nums=known.write_queue_nums + config.write_queue_nums,
+                        read_queue_nums=other.read_queue_nums + config.read_queue_nums,
+                        write_queue_nums=other.write_queue_nums + config.write_queue_nums,
                     )
         return Export(dict(sorted(topics.items())), answers.unavailable)
 
@@ -94,8 +94,8 @@ class ExportOperations(BrokerOperations, GroupOperations):
             for name, config in table.items():
                 if is_system_group(name):
                     continue
-                known = groups.get(name)
-                queues = config.retry_queue_nums + (known.retry_queue_nums if known is not None else 0)
+                other = groups.get(name)
+                queues = config.retry_queue_nums + (other.retry_queue_nums if other is not None else 0)
                 groups[name] = msgspec.structs.replace(config, retry_queue_nums=queues)
         return Export(dict(sorted(groups.items())), answers.unavailable)
 

@@ -166,7 +166,7 @@ class RestartOperations(BrokerSetOperations, TopicQueries):
 
         await self._wait(is_restarted, f"{step.server.broker} at {step.server.addr} to run and to be in sync", clock)
 
-    async def _wait(self, reached: Callable[[], Awaitable[bool]], what: str, clock: Clock) -> None:
+    async def _wait(self, reached: Callable[[], Awaitable[bool]], condition: str, clock: Clock) -> None:
         deadline = clock.monotonic() + RESTART_S
         while clock.monotonic() < deadline:
             try:
@@ -175,7 +175,7 @@ class RestartOperations(BrokerSetOperations, TopicQueries):
             except ArianeError:
                 pass  # it does not run yet, or no master is registered
             await clock.sleep(POLL_S)
-        raise ServerUnavailable(f"waited {RESTART_S:g} s for {what}: see `ariane cluster status`")
+        raise ServerUnavailable(f"waited {RESTART_S:g} s for {condition}: see `ariane cluster status`")
 
     async def _has_everything(self, step: RestartStep) -> bool:
         server = step.server

@@ -50,8 +50,8 @@ def load_native() -> Any:
         raise NativeUnfit(f"the package {MODULE} cannot be loaded ({error})") from None
     version = getattr(module, "INTERFACE_VERSION", None)
     if version != INTERFACE_VERSION:
-        found = f"{MODULE} {getattr(module, 'VERSION', 'of an unknown version')} has interface {version}"
-        raise NativeUnfit(f"{found}, expected {INTERFACE_VERSION}")
+        installed = f"{MODULE} {getattr(module, 'VERSION', 'of an unknown version')} has interface {version}"
+        raise NativeUnfit(f"{installed}, expected {INTERFACE_VERSION}")
     return module
 
 

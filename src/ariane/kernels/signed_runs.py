@@ -128,13 +128,13 @@ class PythonSignatureChecker:
         except msgspec.DecodeError:
             return None
         fields = request.fields
-        found = tuple(fields)
+        field_names = tuple(fields)
         try:
-            names = self._names[found]
+            names = self._names[field_names]
         except KeyError:
             if len(self._names) >= NAMES_MAX:
                 self._names.clear()
-            names = self._names[found] = _sorted_names(found)
+            names = self._names[field_names] = _sorted_names(field_names)
         if names is None or _encode(request) != header:
             return None
         values = dict(fields)

@@ -80,9 +80,9 @@ class JourneyExporter:
         ids_file = self._directory / f"{bucket}.ids"
         keys = ids_file.read_bytes() if ids_file.exists() else b""
         # A crash may have left a part of a key at the end.
-        known = {keys[start : start + KEY_SIZE] for start in range(0, len(keys) // KEY_SIZE * KEY_SIZE, KEY_SIZE)}
+        exported = {keys[start : start + KEY_SIZE] for start in range(0, len(keys) // KEY_SIZE * KEY_SIZE, KEY_SIZE)}
         count = 0
-        spans = self._new_spans(bucket, known)
+        spans = self._new_spans(bucket, exported)
         while batch := list(islice(spans, SPANS_AT_ONCE)):
             if self._exporter.export(batch) is not SpanExportResult.SUCCESS:
                 raise ArianeError(
@@ -97,12 +97,12 @@ class JourneyExporter:
             count += len(batch)
         return count
 
-    def _new_spans(self, bucket: str, known: set[bytes]) -> Iterator[ReadableSpan]:
+    def _new_spans(self, bucket: str, exported: set[bytes]) -> Iterator[ReadableSpan]:
         for row in self._rows(bucket):
             for span in journey_spans(row):
                 key = span_key(span)
-                if key not in known:
-                    known.add(key)  # the rows of several groups share the span of the send
+                if key not in exported:
+                    exported.add(key)  # the rows of several groups share the span of the send
                     yield span
 
     def _rows(self, bucket: str) -> Iterable[dict[str, Any]]:

@@ -43,8 +43,8 @@ class TraceReject(NamedTuple):
 
 def encode(event: TraceEvent) -> str:
     """One record with its end."""
-    if known := _TEXTS.get(type(event)):
-        make_text, separators = known
+    if entry := _TEXTS.get(type(event)):
+        make_text, separators = entry
         text = make_text(event)
         if text.count(FIELD_END) == separators and text.count(RECORD_END) == 1:
             return text

@@ -492,8 +492,8 @@ class FailoverBroker:
 
     async def ends(self, members: Collection[InSyncMember]) -> tuple[MemberEnd, ...]:
         """Return the ends of the logs of reachable members, its own included."""
-        own = [to_member_end(self._membership.answer_of())] if self._membership else []
-        return (*own, *await self._requests.ends(members, self.agent.state.epoch))
+        local_ends = [to_member_end(self._membership.answer_of())] if self._membership else []
+        return (*local_ends, *await self._requests.ends(members, self.agent.state.epoch))
 
     async def ask_failsafe(self, epoch: int, members: Collection[str]) -> frozenset[str]:
         """Return which of `members` agree that this member goes on."""

@@ -248,9 +248,9 @@ class InSyncSet:
     def _require(self) -> None:
         self._joining -= self.stored
         self.required = self.stored.union(self._joining, *self._open_sets())
-        known = self.required | self._connected
-        self._ends = {member: end for member, end in self._ends.items() if member in known}
-        self._applied = {member: number for member, number in self._applied.items() if member in known}
+        members = self.required | self._connected
+        self._ends = {member: end for member, end in self._ends.items() if member in members}
+        self._applied = {member: number for member, number in self._applied.items() if member in members}
         self._behind_s = {member: time_s for member, time_s in self._behind_s.items() if member in self._connected}
         self._confirm()
         self._confirm_changes()

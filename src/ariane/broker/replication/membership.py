@@ -139,9 +139,9 @@ class Membership:
         Raises:
             ProtocolError: the record has not been read with this epoch: the leader may be of another set.
         """
-        if epoch > (known := self._agent.state.epoch):
+        if epoch > (epoch_read := self._agent.state.epoch):
             self.observe_epoch(epoch)
-            raise ProtocolError(f"the leader names epoch {epoch}, and the record as it was read last has {known}")
+            raise ProtocolError(f"the leader names epoch {epoch}, and the record as it was read last has {epoch_read}")
 
     def on_accepted(self, epoch: int) -> None:
         """Note that this log is a prefix of the log of the leader of `epoch`."""

@@ -65,16 +65,16 @@ class PopQueue:
 
     def due(self, now_ms: int, count: int) -> list[int]:
         """Return up to `count` offsets of messages that are visible again, ascending. They stay due until they are taken."""
-        found: list[tuple[int, int]] = []
-        while len(found) < count and (due_ms := self.due_ms) is not None and due_ms <= now_ms:
+        entries: list[tuple[int, int]] = []
+        while len(entries) < count and (due_ms := self.due_ms) is not None and due_ms <= now_ms:
             entry = heapq.heappop(self._due)
             if (
-                not found or entry != found[-1]
+                not entries or entry != entries[-1]
             ):  # two if the message became visible at the time at which it would have been
-                found.append(entry)
-        for entry in found:
+                entries.append(entry)
+        for entry in entries:
             heapq.heappush(self._due, entry)
-        return sorted(offset for _, offset in found)
+        return sorted(offset for _, offset in entries)
 
     def is_blocked(self, now_ms: int, attempt_id: str | None) -> bool:
         """Whether order is lost if messages are taken: one that was taken before is neither acknowledged nor visible again.

@@ -38,5 +38,5 @@ class BrokerLatencies:
         # All are avoided: take turns among the faster half, so that the load does not fall on one.
         brokers = sorted({queue.broker for queue in queues}, key=lambda broker: self._last[broker])
         fastest = brokers[turn % max(1, len(brokers) // 2)]
-        own = [queue for queue in queues if queue.broker == fastest]
-        return own[turn % len(own)]
+        fastest_queues = [queue for queue in queues if queue.broker == fastest]
+        return fastest_queues[turn % len(fastest_queues)]

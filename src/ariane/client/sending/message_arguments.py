@@ -84,9 +84,9 @@ def message_of(
     if body is None:
         raise MessageRefused(f"no body for topic {message!r}: give send({message!r}, b'…')")
     if fields and (unknown := fields.keys() - MessageFields.__annotations__.keys()):
-        known = ", ".join(MessageFields.__annotations__)
+        names = ", ".join(MessageFields.__annotations__)
         # As for any function: an unknown name is a mistake of the program, not of the message.
-        raise TypeError(f"unknown argument {', '.join(sorted(unknown))}: a message has {known}")
+        raise TypeError(f"unknown argument {', '.join(sorted(unknown))}: a message has {names}")
     return Message(topic=message, body=body, **fields)
 
 

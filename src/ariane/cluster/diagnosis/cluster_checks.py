@@ -47,15 +47,15 @@ def diagnose(snapshot: ClusterSnapshot) -> list[Finding]:
 
 def check_name_servers(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Find name servers that do not respond, and brokers that are not registered with all of them."""
-    known = frozenset[str]().union(*(state.brokers or () for state in snapshot.name_servers))
+    registered = frozenset[str]().union(*(state.brokers or () for state in snapshot.name_servers))
     for state in snapshot.name_servers:
         if state.brokers is None:
             fix = "start it, or remove its address from -n and from the clients; check host name, port and firewall"
             yield Finding(ERROR, "name servers", state.addr, f"does not respond: {state.error}", fix)
-        elif missing := sorted(known - state.brokers):
+        elif missing := sorted(registered - state.brokers):
             fix = f"add {state.addr} to namesrvAddr of {', '.join(missing)}; a broker that just started needs 30 s"
             yield Finding(ERROR, "name servers", state.addr, f"does not list {', '.join(missing)}", fix)
-    if not known and any(state.brokers is not None for state in snapshot.name_servers):
+    if not registered and any(state.brokers is not None for state in snapshot.name_servers):
         fix = "start a broker with namesrvAddr set to these name servers"
         yield Finding(ERROR, "name servers", _addresses(snapshot), "no broker is registered", fix)
 

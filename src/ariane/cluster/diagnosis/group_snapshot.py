@@ -42,9 +42,9 @@ class GroupSnapshotOperations(TopicQueries, ConsumerStatusOperations, QueueReadO
                 state = state._replace(dead_letters=await self._dead_letters(dlq_topic(name), clock))
             return name, state, lag
 
-        found = await gather_bounded(map(ask, names), GROUPS_AT_ONCE)
-        states = {name: state for name, state, _ in found}
-        late = {name: lag for name, state, lag in found if lag is not None and _is_candidate(state)}
+        results = await gather_bounded(map(ask, names), GROUPS_AT_ONCE)
+        states = {name: state for name, state, _ in results}
+        late = {name: lag for name, state, lag in results if lag is not None and _is_candidate(state)}
         if late:
             await clock.sleep(GROWTH_S)
             again = await gather_bounded(
@@ -87,8 +87,8 @@ class GroupSnapshotOperations(TopicQueries, ConsumerStatusOperations, QueueReadO
             after = await self.group_lag(before.group)
         except ArianeError:
             return state
-        known = {queue.queue: queue for queue in before.queues if queue.lag is not None}
-        pairs = [(known[queue.queue], queue) for queue in after.queues if queue.queue in known]
+        queues = {queue.queue: queue for queue in before.queues if queue.lag is not None}
+        pairs = [(queues[queue.queue], queue) for queue in after.queues if queue.queue in queues]
         growth = sum((new.lag or 0) - (old.lag or 0) for old, new in pairs if new.lag is not None)
         arrived = sum(new.broker_offset - old.broker_offset for old, new in pairs if new.lag is not None)
         assert state.backlog is not None

@@ -163,7 +163,7 @@ class ConsumerStatusOperations(GroupOperations, GroupLagOperations):
         Raises:
             NotFound: the group has no connected client.
         """
-        known = connections or await self.connected_consumers(group)
+        clients = connections or await self.connected_consumers(group)
         limit = asyncio.Semaphore(CLIENTS_AT_ONCE)
 
         async def ask(client_id: str, version: int, server: BrokerServer) -> ConsumerState | BrokerUnavailable:
@@ -174,11 +174,14 @@ class ConsumerStatusOperations(GroupOperations, GroupLagOperations):
                     return ClientUnavailable(f"client {client_id} through {server.broker}", server.addr, str(error))
 
         results = await asyncio.gather(
-            *(ask(client.client_id, client.version, known.servers[client.client_id]) for client in known.connections)
+            *(
+                ask(client.client_id, client.version, clients.servers[client.client_id])
+                for client in clients.connections
+            )
         )
         states = {state.client_id: state for state in results if isinstance(state, ConsumerState)}
         silent = [missing for missing in results if isinstance(missing, BrokerUnavailable)]
-        return ConsumerStates(known, states, (*known.unavailable, *silent))
+        return ConsumerStates(clients, states, (*clients.unavailable, *silent))
 
     async def consumer_state(self, group: str, client_id: str, *, with_stacks: bool = False) -> ConsumerState:
         """Return the state of one client of a group.
@@ -187,12 +190,12 @@ class ConsumerStatusOperations(GroupOperations, GroupLagOperations):
             NotFound: the client is not connected; the message lists those that are.
             ReplyError, RequestTimeout: the broker could not reach the client.
         """
-        known = await self.connected_consumers(group)
-        for client in known.connections:
+        clients = await self.connected_consumers(group)
+        for client in clients.connections:
             if client.client_id == client_id:
-                server = known.servers[client_id]
+                server = clients.servers[client_id]
                 return await self._consumer_state(server, group, client_id, client.version, with_stacks=with_stacks)
-        raise NotFound(f"connected client of {group}", client_id, [client.client_id for client in known.connections])
+        raise NotFound(f"connected client of {group}", client_id, [client.client_id for client in clients.connections])
 
     async def _consumer_state(
         self, server: BrokerServer, group: str, client_id: str, version: int, *, with_stacks: bool
@@ -221,15 +224,15 @@ def find_inconsistent(group: str, states: Mapping[str, ConsumerState]) -> list[I
 
     Members of a group share the queues of its topics: a message that its owner's subscription excludes reaches no other member.
     """
-    found = []
+    topics = []
     for topic, by_client in subscriptions_by_topic(group, states).items():
         if len({subscription_meaning(data) for data in by_client.values()}) > 1:
             expressions = {
                 client_id: None if data is None else data.sub_string or ALL_TAGS
                 for client_id, data in by_client.items()
             }
-            found.append(InconsistentTopic(topic, expressions))
-    return found
+            topics.append(InconsistentTopic(topic, expressions))
+    return topics
 
 
 def subscriptions_by_topic(
@@ -262,18 +265,18 @@ def find_blocked(state: ConsumerState, now_ms: int) -> list[BlockedQueue]:
     """Return the queues that a push consumer owns and does not consume."""
     if not state.is_push:
         return []
-    found = []
+    blocked = []
     for queue, info in state.queues.items():
         if not state.is_orderly:
             idle_ms = _elapsed_ms(info.last_consume_timestamp, now_ms)
             if info.cached_msg_count > 0 and (idle_ms is None or idle_ms > BLOCKED_MS):
-                found.append(BlockedQueue(state.client_id, queue, NOT_CONSUMING, idle_ms))
+                blocked.append(BlockedQueue(state.client_id, queue, NOT_CONSUMING, idle_ms))
         elif not info.locked:
             since_ms = _elapsed_ms(info.last_lock_timestamp, now_ms)
-            found.append(BlockedQueue(state.client_id, queue, NOT_LOCKED, since_ms))
+            blocked.append(BlockedQueue(state.client_id, queue, NOT_LOCKED, since_ms))
         elif info.droped and info.try_unlock_times > 0:
-            found.append(BlockedQueue(state.client_id, queue, NOT_UNLOCKED, None, info.try_unlock_times))
-    return found
+            blocked.append(BlockedQueue(state.client_id, queue, NOT_UNLOCKED, None, info.try_unlock_times))
+    return blocked
 
 
 def _elapsed_ms(time_ms: int, now_ms: int) -> int | None:

@@ -253,14 +253,18 @@ class GroupOperations(TopicDeletionOperations):
             return fastjson.decode(answer.body, ConsumerConnection)
 
         answers = await self.ask_all(await self.select_brokers() if servers is None else servers, ask)
-        present = [(server, found) for server, found in answers.values if found is not None and found.connection_set]
+        present = [
+            (server, connection)
+            for server, connection in answers.values
+            if connection is not None and connection.connection_set
+        ]
         if not present:
             if answers.unavailable:
                 return GroupConnections(group, (), {}, frozenset(), None, None, None, {}, answers.unavailable)
             return None
         clients: dict[str, tuple[BrokerServer, ClientConnection]] = {}
-        for server, found in present:
-            for client in found.connection_set:
+        for server, connection in present:
+            for client in connection.connection_set:
                 clients.setdefault(client.client_id, (server, client))
         first = present[0][1]
         return GroupConnections(
@@ -271,7 +275,7 @@ class GroupOperations(TopicDeletionOperations):
             first.consume_type,
             first.message_model,
             first.consume_from_where,
-            {topic: data for _, found in present for topic, data in sorted(found.subscription_table.items())},
+            {topic: data for _, connection in present for topic, data in sorted(connection.subscription_table.items())},
             answers.unavailable,
         )
 
@@ -306,7 +310,7 @@ class GroupOperations(TopicDeletionOperations):
             return fastjson.decode(answer.body, ProducerConnection).connection_set
 
         answers = await self.ask_all(await self.masters_of(topic), ask)
-        clients = {client.client_id: client for _, found in answers.values for client in found}
+        clients = {client.client_id: client for _, connected in answers.values for client in connected}
         if not clients and not answers.unavailable:
             raise NotFound("connected producer of group", group)
         return ProducerConnections(tuple(clients[client_id] for client_id in sorted(clients)), answers.unavailable)

@@ -198,8 +198,8 @@ class GroupLagOperations(ClusterConnection):
         self, server: BrokerServer, group: str, committed: ConsumeStats, declared: Subscriptions
     ) -> list[ConsumeStats]:
         """Return the statistics of the topics without a committed offset that a group consumes."""
-        known = {queue.topic for queue in by_queue(committed.offset_table)}
-        candidates = sorted({*declared.topics, retry_topic(group)} - known)
+        committed_topics = {queue.topic for queue in by_queue(committed.offset_table)}
+        candidates = sorted({*declared.topics, retry_topic(group)} - committed_topics)
         names = [name for name in candidates if is_consumed_topic(name, group, declared.topics, has_offsets=False)]
         others = await asyncio.gather(*(self._consume_stats(server, group, name) for name in names))
         # Without a message and without an offset, a topic has nothing to show; Java's tools do not list it either.

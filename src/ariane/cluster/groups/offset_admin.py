@@ -146,10 +146,10 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
             PartialFailure: some brokers rejected the request or did not respond.
         """
         servers: dict[str, BrokerServer] = {}
-        found: dict[str, list[ClonedOffset]] = {}
+        offsets_by_topic: dict[str, list[ClonedOffset]] = {}
         for topic in topics:
             masters = {server.broker: server for server in await self.masters_of(topic)}
-            found[topic] = [
+            offsets_by_topic[topic] = [
                 ClonedOffset(queue.queue, queue.consumer_offset)
                 for queue in await self._queues_of(source, topic)
                 if queue.consumer_offset is not None and queue.broker in masters
@@ -159,10 +159,10 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
             raise ServerUnavailable(
                 f"group {destination} has connected clients, which would commit over the new offsets; stop them"
             )
-        for topic, offsets in found.items():
+        for topic, offsets in offsets_by_topic.items():
             if not offsets:
                 raise NotFound(f"committed offset of group {source} in topic", topic)
-        copied = [offset for offsets in found.values() for offset in offsets]
+        copied = [offset for offsets in offsets_by_topic.values() for offset in offsets]
         await self.change(
             *(commit_change(servers[queue.broker].addr, destination, queue, offset) for queue, offset in copied)
         )

@@ -136,13 +136,13 @@ class DelayedOperations(MessageOperations, MessageSendOperations):
         Raises:
             NotFound: no pending delayed message has this id: it was delivered or cancelled, or never existed.
         """
-        found = await self.find_messages(message_id, pending_only=True)
-        for message in found.messages:
+        matches = await self.find_messages(message_id, pending_only=True)
+        for message in matches.messages:
             server = await self._master_of(message)
             delayed = await self._describe(server, message)
             if delayed is not None and await self._is_pending(server, delayed):
                 return delayed
-        raise found.not_found("pending delayed message", message_id)
+        raise matches.not_found("pending delayed message", message_id)
 
     async def cancel_delayed(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> DelayedMessage:
         """Cancel a pending message with a delivery time, and return it.
@@ -251,7 +251,7 @@ class DelayedOperations(MessageOperations, MessageSendOperations):
                 raise ProtocolError(f"{TIMER_TOPIC} has entries without due times (Apache 5.x), which cannot be listed")
             if entry.tags_code > now_ms and number not in cancelled and wanted.accepts_time(entry.tags_code):
                 pending.append((entry.tags_code, number, entry.physic_offset))
-        found: dict[str, DelayedMessage] = {}
+        delayed_by_id: dict[str, DelayedMessage] = {}
         pending.sort()
         # In pages, because reading one message after another takes a round trip each.
         for page in (pending[start : start + AT_ONCE] for start in range(0, len(pending), AT_ONCE)):
@@ -261,10 +261,10 @@ class DelayedOperations(MessageOperations, MessageSendOperations):
                     continue  # its file was removed after the timer was moved to the end of the log
                 delayed = DelayedMessage(due_ms, message.properties.get(REAL_TOPIC, ""), None, message)
                 if wanted.accepts(delayed):
-                    found[message.message_id] = delayed
-            if len(found) >= limit:
+                    delayed_by_id[message.message_id] = delayed
+            if len(delayed_by_id) >= limit:
                 break
-        return list(found.values())
+        return list(delayed_by_id.values())
 
     async def _view(self, server: BrokerServer, offset: int) -> ReceivedMessage | None:
         """Return the message at a position of the commit log without its body; None if it was deleted."""

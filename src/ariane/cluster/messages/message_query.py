@@ -185,10 +185,10 @@ class MessageOperations(QueueReadOperations):
         """
         at = await self.locate_queue(queue.topic, queue.broker, queue.queue_id)
         page = await self.pull(at, offset, count=1)
-        found = next((stored for stored in page.records if stored.queue_offset == offset), None)
-        if found is None:
+        match = next((stored for stored in page.records if stored.queue_offset == offset), None)
+        if match is None:
             return None
-        message = to_message(found, queue.broker)
+        message = to_message(match, queue.broker)
         # Java's pull consumers add these to the message, and its tools print them.
         bounds = {"MIN_OFFSET": str(page.min_offset), "MAX_OFFSET": str(page.max_offset)}
         return msgspec.structs.replace(message, properties={**message.properties, **bounds})
@@ -221,7 +221,7 @@ class MessageOperations(QueueReadOperations):
 
     async def _query_broker(self, server: BrokerServer, query: QueryMessage, messages_max: int) -> _BrokerResult:
         """Return the messages of one broker, page by page."""
-        found: dict[int, ReceivedMessage] = {}  # by commit-log offset: pages of a Java broker overlap
+        matches: dict[int, ReceivedMessage] = {}  # by commit-log offset: pages of a Java broker overlap
         while True:
             answer = await self.peers.request(
                 server.addr, RequestCode.QUERY_MESSAGE, query, timeout_ms=self.timeout_ms * 3
@@ -230,14 +230,14 @@ class MessageOperations(QueueReadOperations):
                 raise ReplyError(answer.code, answer.remark, server.addr)
             page = list(record.decode_all(answer.body))
             for stored in page:
-                if stored.offset not in found and stored.topic == query.topic and _has_key(stored, query.key):
-                    found[stored.offset] = to_message(stored, server.broker)
-            if len(found) > messages_max:
-                newest = sorted(found)[len(found) - messages_max :]
-                return _BrokerResult([found[at] for at in newest], f"limited to the newest {messages_max} messages")
+                if stored.offset not in matches and stored.topic == query.topic and _has_key(stored, query.key):
+                    matches[stored.offset] = to_message(stored, server.broker)
+            if len(matches) > messages_max:
+                newest = sorted(matches)[len(matches) - messages_max :]
+                return _BrokerResult([matches[at] for at in newest], f"limited to the newest {messages_max} messages")
             following = _next_page(query, answer, page)
             if not isinstance(following, QueryMessage):
-                return _BrokerResult(list(found.values()), following)
+                return _BrokerResult(list(matches.values()), following)
             query = following
 
 

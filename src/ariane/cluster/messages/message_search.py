@@ -95,10 +95,10 @@ class MessageSearchOperations(MessageOperations, MessageSendOperations):
         wanted = selection or MessageFilter()
         if wanted.key is not None:
             end_ms = EVER_MS if wanted.until_ms is None else wanted.until_ms
-            found = await self.query_by_key(topic, wanted.key, begin_ms=wanted.since_ms or 0, end_ms=end_ms)
-            matching = [message for message in found.messages if wanted.accepts(message)]
-            known = len(matching) if not (found.unavailable or found.truncated) else None
-            return SearchResult(matching[-limit:], known, found.unavailable)
+            result = await self.query_by_key(topic, wanted.key, begin_ms=wanted.since_ms or 0, end_ms=end_ms)
+            matching = [message for message in result.messages if wanted.accepts(message)]
+            total = len(matching) if not (result.unavailable or result.truncated) else None
+            return SearchResult(matching[-limit:], total, result.unavailable)
         return await self._search_queues(topic, wanted, limit)
 
     async def _search_queues(self, topic: str, wanted: MessageFilter, limit: int) -> SearchResult:
@@ -140,13 +140,15 @@ class MessageSearchOperations(MessageOperations, MessageSendOperations):
             ServerUnavailable: it is on no broker that responded, and one did not.
         """
         topic = dlq_topic(group)
-        found = await self.find_messages(message_id, None if is_offset_id(message_id) else topic)
-        matching = [message for message in found.messages if message.queue.topic == topic]
+        matches = await self.find_messages(message_id, None if is_offset_id(message_id) else topic)
+        matching = [message for message in matches.messages if message.queue.topic == topic]
         if matching:
             return matching[-1]
-        if found.messages:
-            raise NotFound(f"dead letter of {group}", f"{message_id}: it is stored in {found.messages[0].queue.topic}")
-        raise found.not_found(f"dead letter of {group}", message_id)
+        if matches.messages:
+            raise NotFound(
+                f"dead letter of {group}", f"{message_id}: it is stored in {matches.messages[0].queue.topic}"
+            )
+        raise matches.not_found(f"dead letter of {group}", message_id)
 
     async def resend_all(
         self,

@@ -130,9 +130,9 @@ class MessageTrackOperations(TopicQueries, MessageOperations):
         Raises:
             RouteNotFound: the trace topic does not exist.
         """
-        found = await self.query_by_key(trace_topic, unique_key)
-        rows = [row for carrier in found.messages for row in _trace_rows(carrier, unique_key)]
-        return TraceRows(rows, found.unavailable)
+        carriers = await self.query_by_key(trace_topic, unique_key)
+        rows = [row for carrier in carriers.messages for row in _trace_rows(carrier, unique_key)]
+        return TraceRows(rows, carriers.unavailable)
 
     async def consume_directly(self, message: ReceivedMessage, group: str, client_id: str) -> DirectConsumption | None:
         """Let one client of a group consume a stored message now, outside of its queue. In a dry run return None.

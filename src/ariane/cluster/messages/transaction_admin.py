@@ -153,9 +153,9 @@ class TransactionOperations(ClusterConnection):
 
     async def _find_half_message(self, unique_key: str) -> HalfMessage:
         for result in (await self.list_check_limit_exceeded(), await self.list_open_transactions()):
-            found = [half for broker in result.brokers for half in broker.messages if half.unique_key == unique_key]
-            if found:
-                return found[-1]
+            matches = [half for broker in result.brokers for half in broker.messages if half.unique_key == unique_key]
+            if matches:
+                return matches[-1]
         raise NotFound("half message", unique_key)
 
 
@@ -251,9 +251,9 @@ async def _progress(peers: ConnectionPool, addr: str, topic: str) -> int | None:
 
 
 async def _read_record(peers: ConnectionPool, addr: str, topic: str, offset: int) -> Record | None:
-    async for found in _read(peers, addr, topic, offset, offset + 1):
-        if found.queue_offset == offset:
-            return found
+    async for stored in _read(peers, addr, topic, offset, offset + 1):
+        if stored.queue_offset == offset:
+            return stored
     return None
 
 
@@ -263,13 +263,13 @@ async def _read(peers: ConnectionPool, addr: str, topic: str, start: int, stop: 
         header = PullMessage(TOOLS_GROUP, topic, 0, start, min(AT_ONCE, stop - start), SUBSCRIPTION, subscription="*")
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, header)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            async for found in _read_by_entries(peers, addr, topic, start, stop):
-                yield found
+            async for stored in _read_by_entries(peers, addr, topic, start, stop):
+                yield stored
             return
         if answer.code == ResponseCode.SUCCESS:
-            for found in record.decode_all(answer.body):
-                if start <= found.queue_offset < stop:
-                    yield found
+            for stored in record.decode_all(answer.body):
+                if start <= stored.queue_offset < stop:
+                    yield stored
         elif answer.code not in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 return

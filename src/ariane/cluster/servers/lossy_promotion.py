@@ -52,9 +52,9 @@ class LossyPromotionOperations(BrokerSetOperations):
             UsageError: a member of the set serves as its master.
         """
         brokers, unavailable = await self.fetch_broker_set(broker)
-        found = {item.name: item for item in brokers.members}
-        if member not in found:
-            raise NotFound("member", member, sorted(found))
+        members = {item.name: item for item in brokers.members}
+        if member not in members:
+            raise NotFound("member", member, sorted(members))
         if brokers.master is not None:
             fix = f"{brokers.master.name} is the master of {broker}: promote without this option, nothing is lost then"
             raise UsageError("--accept-loss", member, fix)
@@ -62,7 +62,7 @@ class LossyPromotionOperations(BrokerSetOperations):
         for item in brokers.members:
             table = (await self.fetch_runtime(item.addr)).table
             epochs[item.name] = int(table.get("failoverLogEpoch", 0))
-        chosen = found[member]
+        chosen = members[member]
         others = [item for item in brokers.members if item != chosen]
         logs = [MemberLog(member, epochs[member], chosen.log_end, 0)]
         for item in sorted(others, key=lambda other: (epochs[other.name], other.log_end), reverse=True):

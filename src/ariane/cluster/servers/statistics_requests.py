@@ -318,9 +318,9 @@ def batch_max(runtime: Mapping[str, str]) -> int:
 
 def split_pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
     """Return the offsets of `topic@group` keys by (topic, group)."""
-    found: dict[Pair, dict[int, int]] = {}
+    pairs: dict[Pair, dict[int, int]] = {}
     for key, offsets in table.items():
         topic, at, group = key.partition("@")
         if at and topic and group:
-            found[topic, group] = offsets
-    return found
+            pairs[topic, group] = offsets
+    return pairs

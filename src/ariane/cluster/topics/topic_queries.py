@@ -136,12 +136,12 @@ class TopicQueries(NameServerOperations):
             answer = await self.routing.request(RequestCode.GET_TOPICS_BY_CLUSTER, ClusterRef(cluster))
             topics = sorted(fastjson.decode(answer.body, TopicList).topic_list)
             pairs += [(cluster, topic) for topic in topics if not is_of_group(topic)]
-        found = await gather_bounded(
+        results = await gather_bounded(
             (self.list_groups_of(topic, masters[cluster]) for cluster, topic in pairs), CONCURRENT_TOPICS
         )
         # A broker that is down fails for every topic; it is reported once.
-        unavailable = {missing.addr: missing for _, missing_of_topic in found for missing in missing_of_topic}
-        rows = tuple(TopicGroups(*pair, groups) for pair, (groups, _) in zip(pairs, found, strict=True))
+        unavailable = {missing.addr: missing for _, missing_of_topic in results for missing in missing_of_topic}
+        rows = tuple(TopicGroups(*pair, groups) for pair, (groups, _) in zip(pairs, results, strict=True))
         return TopicDirectory(rows, tuple(unavailable.values()))
 
     async def list_groups_of(

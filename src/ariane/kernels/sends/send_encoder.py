@@ -116,8 +116,8 @@ class PythonSendEncoder:
             if end - body_at > body_max:
                 break
             header, body = data[position + HEADER_AT : body_at].decode("latin-1"), data[body_at:end]
-            known = match(header)
-            if not (run.add_known(*known, body) if known is not None else self._add_parsed(run, header, body)):
+            matched = match(header)
+            if not (run.add_known(*matched, body) if matched is not None else self._add_parsed(run, header, body)):
                 break
             position = end
             sends += 1

@@ -145,7 +145,7 @@ class SendLayouts:
         if layout is None or not _is_right(layout, header, request, properties):
             return
         candidates = self._candidates.setdefault(header.count("\\"), _Candidates())
-        if all(layout.pattern != known.pattern for known in candidates.layouts):  # not one that was paused
+        if all(layout.pattern != other.pattern for other in candidates.layouts):  # not one that was paused
             candidates.layouts = [layout, *candidates.layouts[: LAYOUTS_MAX - 1]]
         if len(self._candidates) > COUNTS_MAX:
             del self._candidates[next(iter(self._candidates))]

@@ -50,19 +50,19 @@ class ServerHealth:
     def report_silence(self, addr: str, reason: str) -> None:
         """Record that a server did not respond, and notify the listeners if that is new."""
         with self._lock:
-            known = self._silent.get(addr)
-            since_ms = known.since_ms if known else self._clock.now_ms()
+            silence = self._silent.get(addr)
+            since_ms = silence.since_ms if silence else self._clock.now_ms()
             self._silent[addr] = Silence(since_ms, self._clock.monotonic(), reason)
-            listeners = [] if known else list(self._listeners)
+            listeners = [] if silence else list(self._listeners)
         for listener in listeners:
             listener(addr)
 
     def report_attempt(self, addr: str) -> None:
         """Record that a silent server is asked again, so that no second attempt begins at the same time."""
         with self._lock:
-            known = self._silent.get(addr)
-            if known is not None:
-                self._silent[addr] = known._replace(checked_s=self._clock.monotonic())
+            silence = self._silent.get(addr)
+            if silence is not None:
+                self._silent[addr] = silence._replace(checked_s=self._clock.monotonic())
 
     def forget_silence(self, addr: str) -> None:
         """Forget that a server did not respond, long ago."""

@@ -43,8 +43,8 @@ def decode(text: str) -> dict[str, str]:
 def first_value(text: str, name: str) -> str:
     """Return the value of the first pair with this name; empty without one. `decode` returns that of the last."""
     for segment in text.split(PAIR_END):
-        found, _, value = segment.partition(NAME_END)
-        if found == name and value:
+        key, _, value = segment.partition(NAME_END)
+        if key == name and value:
             return value
     return ""
 

@@ -177,9 +177,9 @@ class _FileCheck:
             stored = self._disk.pread(self._handle, len(expected), HEADER_SIZE + first)
             if stored != expected:
                 pairs = zip(SLOT.iter_unpack(expected), SLOT.iter_unpack(stored), strict=True)
-                number, newest, found = next(
-                    (number, newest, found) for number, ((newest,), (found,)) in enumerate(pairs) if newest != found
+                number, newest, actual = next(
+                    (number, newest, actual) for number, ((newest,), (actual,)) in enumerate(pairs) if newest != actual
                 )
                 position = HEADER_SIZE + first + SLOT_SIZE * number
-                return position, f"slot {first // SLOT_SIZE + number} names entry {found}, the newest is {newest}"
+                return position, f"slot {first // SLOT_SIZE + number} names entry {actual}, the newest is {newest}"
         return None

@@ -184,18 +184,18 @@ class PopService:
 
     def _read_again(self, key: QueueKey, queue: PopQueue, offsets: Sequence[int]) -> tuple[list[int], list[bytes]]:
         """Return the offsets and records of messages that are delivered again; removed ones count as consumed."""
-        found: list[int] = []
+        present: list[int] = []
         records: list[bytes] = []
         lost: list[int] = []
         size = 0
         for offset in offsets:
-            if found and (offset - found[0] >= SPAN_MAX or size >= BATCH_BYTES_MAX):
+            if present and (offset - present[0] >= SPAN_MAX or size >= BATCH_BYTES_MAX):
                 break
             data = self._store.read_queue_record(key.topic, key.queue_id, offset)
             if data is None:
                 lost.append(offset)
                 continue
-            found.append(offset)
+            present.append(offset)
             size += len(data)
             records.append(record.with_reconsume_times(data, queue.taken[offset].deliveries))
         if lost:
@@ -208,7 +208,7 @@ class PopService:
             )
             self._record(MessagesAcknowledged(*key, offsets=tuple(lost)))
             self._commit(key, queue)
-        return found, records
+        return present, records
 
     def _commit(self, key: QueueKey, queue: PopQueue) -> None:
         committed = queue.committed

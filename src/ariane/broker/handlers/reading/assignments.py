@@ -111,11 +111,11 @@ class AssignmentHandler:
 
     async def _queues(self, topic: str) -> list[QueueOfBroker]:
         """Return the readable queues of a topic, in the order of Java's MessageQueue: those of this broker without name servers."""
-        route, own = await self.route(topic), self.topics.get(topic)
+        route, config = await self.route(topic), self.topics.get(topic)
         if route is not None:
             counts = {data.broker_name: data.read_queue_nums for data in route.queue_datas if data.perm & PERM_READ}
         else:
-            counts = {} if own is None else {self.settings.current.broker_name: own.read_queue_nums}
+            counts = {} if config is None else {self.settings.current.broker_name: config.read_queue_nums}
         return [QueueOfBroker(name, queue_id) for name in sorted(counts) for queue_id in range(counts[name])]
 
     def _assigned(

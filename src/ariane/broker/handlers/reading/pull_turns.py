@@ -142,12 +142,12 @@ class PullTurns:
             if not 0 <= queue_id < plan.queues:
                 break
             try:
-                found = reads.find(queue_id, number, plan.entries)
+                located = reads.find(queue_id, number, plan.entries)
             except (OSError, StoreError):
                 break  # the handler meets it again, and replies
-            if found is None:
+            if located is None:
                 break
-            entries, low, high = found
+            entries, low, high = located
             offset, size = OFFSET_AND_SIZE.unpack_from(entries)
             base = offset - offset % file_size
             if base != run.base:
