@@ -92,7 +92,7 @@ def test_a_failed_write_is_repeated_by_the_next_commit(tmp_path: Path) -> None:
         offsets = LocalOffsets(peers, instance(peers).routes, "g", timeout_ms=1, path=blocked / "offsets.json")
         offsets.update(QUEUE, 3)
         await offsets.commit([QUEUE])
-        assert await offsets._stored(QUEUE) is None
+        assert await offsets.committed(QUEUE) is None
         blocked.unlink()
         await offsets.commit([QUEUE])
         assert read(blocked / "offsets.json") == {QUEUE: 3}

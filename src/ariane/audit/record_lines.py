@@ -11,7 +11,6 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """Return a record as a line."""
     return msgspec.json.encode(record) + b"\n"
 
 

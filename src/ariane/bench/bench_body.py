@@ -38,7 +38,6 @@ class BodyFactory:
         self._filling = os.urandom(size if run_id is None else size - STAMP_BYTES)
 
     def make(self, sent_s: float, sequence: int) -> bytes:
-        """Return the body of one message."""
         if self._run_id is None:
             return self._filling
         high, low = divmod(sequence, 1 << 32)

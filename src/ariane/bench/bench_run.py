@@ -66,7 +66,6 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> int:
-        """Return the number of messages that failed."""
         return self.missing + sum(throughput.errors.count for throughput in self.throughputs)
 
     @property
@@ -279,7 +278,6 @@ class BenchRun:
 
 
 def _is_shared(assigned: Sequence[int], queues: int) -> bool:
-    """Return whether all queues are assigned, to each member its share."""
     return sum(assigned) == queues and min(assigned) >= queues // len(assigned)
 
 

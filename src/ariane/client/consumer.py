@@ -115,9 +115,8 @@ class Consumer(SeekableMember, Generic[P]):
         if ack not in ("auto", "manual"):
             raise ConfigError("ack", ack, "expected 'auto' or 'manual'")
         self._is_auto = ack == "auto"
-        self._delivery: IteratorDelivery | None = (
-            None  # fetched and delivered messages; None unless the consumer is open
-        )
+        # Fetched and delivered messages; None unless the consumer is open.
+        self._delivery: IteratorDelivery | None = None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -128,7 +128,6 @@ class _ScannedRecordsBuilder:
         self._rollbacks: list[int] = []  # log offsets
 
     def add(self, record: ScannedRecord) -> None:
-        """Add the next record."""
         offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset = record
         if self._count:
             before_ms = self._last_ms

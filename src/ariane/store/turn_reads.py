@@ -48,7 +48,6 @@ class TurnReads:
         self._ahead: set[ConsumeQueue] = set()  # queues whose entries were read ahead
 
     def begin(self) -> None:
-        """Begin a turn."""
         self._dispatcher.dispatch_before_reading()
         self._log_start = self._log.start
         self._has_collected = self._queues.collected.records > 0

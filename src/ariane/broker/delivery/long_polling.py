@@ -36,7 +36,6 @@ class PullWaiters:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no pull is held."""
         return not self._waiting
 
     def __len__(self) -> int:

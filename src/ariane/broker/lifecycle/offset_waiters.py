@@ -42,7 +42,6 @@ class OffsetWaiter(Generic[Result]):
         self._callbacks: list[tuple[Callable[[OffsetWaiter[Result]], Any], asyncio.Future[Any] | None]] = []
 
     def done(self) -> bool:
-        """Return whether the wait has ended."""
         return self._is_done
 
     def result(self) -> Result:
@@ -134,13 +133,11 @@ class OffsetWaiters(Generic[Result]):
         return waiter
 
     def finished(self, result: Result) -> OffsetWaiter[Result]:
-        """Return a waiter that is done."""
         waiter: OffsetWaiter[Result] = OffsetWaiter(0, 0.0, 0.0)
         waiter.finish(result)
         return waiter
 
     def failed(self, error: Exception) -> OffsetWaiter[Result]:
-        """Return a waiter that has failed."""
         waiter: OffsetWaiter[Result] = OffsetWaiter(0, 0.0, 0.0)
         waiter.finish(None, error)
         return waiter

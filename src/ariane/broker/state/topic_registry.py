@@ -105,7 +105,6 @@ class TopicRegistry:
         return self._version
 
     def names(self) -> list[str]:
-        """Return the names of all topics."""
         return list(self._topics)
 
     def get(self, name: str) -> TopicConfig | None:

@@ -107,7 +107,6 @@ class StatsItemSet:
         return iter(list(self._items.items()))
 
     def create(self, key: str) -> StatsItem:
-        """Create the item of a new key."""
         if len(self._items) >= self._items_max:
             self.overflow_count += 1
             return self._overflow

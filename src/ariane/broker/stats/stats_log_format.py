@@ -24,7 +24,6 @@ _CENT = Decimal("0.01")
 
 
 def format_line(now_ms: int, text: str) -> str:
-    """Return a whole line of stats.log."""
     time = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(_CHINA)
     return f"{time:%Y-%m-%d %H:%M:%S} INFO - {text}\n"
 
@@ -38,7 +37,6 @@ def format_item(name: str, key: str, window: StatsWindow, snapshot: StatsSnapsho
 
 
 def format_latest_value(name: str, key: str, value: int) -> str:
-    """Return the line of a latest value."""
     return f"[{name}] [{key}] Stats Every 5 Minutes, Value: {value}"
 
 
@@ -51,7 +49,6 @@ def format_store_rates(store_stats: StoreStats) -> str:
 
 
 def format_put_times(minute: PutTimes) -> str:
-    """Return the line of put times."""
     return f"[PAGECACHERT] TotalPut {minute.total}, PutMessageDistributeTime {minute.format_java()}"
 
 

@@ -86,7 +86,8 @@ class LocalOffsets(OffsetStore):
             else:
                 self._table = table
 
-    async def _stored(self, queue: MessageQueue) -> int | None:
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the offset in the file; None if it has none."""
         return self._table.get(queue)
 
 

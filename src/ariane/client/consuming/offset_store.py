@@ -43,7 +43,7 @@ class OffsetStore:
         self._routes = routes  # finds the broker of a queue
         self._group = group  # offsets are stored by group, topic and queue
         self._timeout_ms = timeout_ms
-        # Consumed offsets, and those of the last successful commits.
+        # Everything below them is consumed.
         self._consumed: dict[MessageQueue, int] = {}
         # Those of the last successful commits: an unchanged offset is not sent again.
         self._committed: dict[MessageQueue, int] = {}
@@ -81,12 +81,18 @@ class OffsetStore:
         Raises:
             ArianeError: the broker did not respond, or with an error; retry later.
         """
-        stored = await self._stored(queue)
+        stored = await self.committed(queue)
         return stored if stored is not None else await self._initial_offset(queue, position)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset; None if there is none."""
-        return await self._stored(queue)
+        request = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
+        try:
+            return await self._request_offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, request)
+        except ReplyError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first existing offset and the offset of the next message."""
@@ -112,15 +118,6 @@ class OffsetStore:
             log.warning("Group %s could not commit offset %d of %s yet: %s", self._group, offset, queue, error)
         else:
             self._committed[queue] = offset
-
-    async def _stored(self, queue: MessageQueue) -> int | None:
-        request = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
-        try:
-            return await self._request_offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, request)
-        except ReplyError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
 
     async def _initial_offset(self, queue: MessageQueue, position: StartOffset) -> int:
         # The retry topic holds failed messages of this group only, so "last" must not skip any of them.

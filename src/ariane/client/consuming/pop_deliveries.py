@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -108,16 +109,7 @@ def taken_records(
 def batch_acks(deliveries: Iterable[Delivery], group: str, topic: str) -> Iterator[BatchAck]:
     """Yield the acknowledgements of a topic's deliveries: one for all messages of a queue that were taken together."""
 
-    def taken_together(delivery: Delivery) -> tuple[str, int, int, int, int, int]:
-        return (
-            delivery.retry,
-            delivery.queue_id,
-            delivery.start,
-            delivery.taken_ms,
-            delivery.invisible_ms,
-            delivery.revive_queue,
-        )
-
+    taken_together = attrgetter("retry", "queue_id", "start", "taken_ms", "invisible_ms", "revive_queue")
     for key, same in groupby(sorted(deliveries, key=taken_together), taken_together):
         retry, queue_id, start, taken_ms, invisible_ms, revive_queue = key
         bits = BatchAck.encode_bits(start, (delivery.offset for delivery in same))

@@ -51,8 +51,7 @@ class ConcurrentDelivery:
         self._tasks = BackgroundTasks("delivery")  # the workers
         # Messages that wait for a worker.
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
-        # Running calls of the listener; `_idle` is set when the last one ends.
-        self._running = 0
+        self._running = 0  # calls of the listener
         self._idle = asyncio.Event()  # set while no call of the listener runs; closing waits for it
         # Set when closing starts: workers discard further chunks.
         self._is_closing = False

@@ -251,10 +251,7 @@ class IteratorDelivery:
         settlement = Settlement.ABANDONED if self._gives_up else Settlement.RETRIED
         for message in messages:
             if message.is_pending:
-                log.info(
-                    "A loop ended without acknowledging message %s",
-                    identity(message),
-                )
+                log.info("A loop ended without acknowledging message %s", identity(message))
                 self._start(message.settle(settlement), "message of an ended loop")
 
     async def _apply(self, receipt: Receipt, delay_level: int) -> None:
@@ -271,9 +268,7 @@ class IteratorDelivery:
         is_done = self._may_consume(process_queue)
         if not is_done:  # another member may have consumed further
             log.warning(
-                "Message %s is %s, which does not count without the lock of its queue",
-                identity(message),
-                receipt,
+                "Message %s is %s, which does not count without the lock of its queue", identity(message), receipt
             )
         try:
             if settlement is not Settlement.ACKNOWLEDGED and is_done:

@@ -191,10 +191,7 @@ class ListenerInvoker:
                     await self._call(messages, limit)
         except ReconsumeLater as later:
             log.info(
-                "Redelivery requested by the listener of group %s, on %s: %s",
-                self._group,
-                identities(messages),
-                later,
+                "Redelivery requested by the listener of group %s, on %s: %s", self._group, identities(messages), later
             )
             return ListenerOutcome(ConsumeReturn.FAILED, later.delay_level, str(later))
         except asyncio.CancelledError:
@@ -202,9 +199,7 @@ class ListenerInvoker:
             if task is None or task.cancelling():
                 raise
             log.exception(
-                "Something that the listener of group %s awaits was cancelled, on %s",
-                self._group,
-                identities(messages),
+                "Something that the listener of group %s awaits was cancelled, on %s", self._group, identities(messages)
             )
             return ListenerOutcome(ConsumeReturn.EXCEPTION, reason="something that the listener awaits was cancelled")
         except Exception as error:

@@ -54,9 +54,7 @@ class PollingDelivery:
         """Messages that were not polled yet."""
         self._services = services  # events, spans and counters
         self._polled: list[PolledBatch] = []  # not acknowledged yet
-        self._tasks = BackgroundTasks(
-            "delivery"
-        )  # messages whose payloads cannot be decoded, on their way to dead letters
+        self._tasks = BackgroundTasks("delivery")  # send messages whose payloads cannot be decoded to the dead letters
 
     def start(self) -> None:
         """Do nothing: the application drives the delivery."""
@@ -77,7 +75,7 @@ class PollingDelivery:
         """Drop the queue and its messages."""
         process_queue.drop()
         self.fetched.forget_dropped()
-        await self._finish_dropped()
+        await self.acknowledge({})  # ends the polled batches of dropped queues, and acknowledges no message
 
     async def close(self, wait_s: float) -> None:
         """Wake a waiting poll. Polled messages that were not acknowledged are delivered again to the next owner."""
@@ -140,16 +138,9 @@ class PollingDelivery:
         while not process_queue.is_dropped:
             if await services.send_back.send_back(message, DEAD_LETTER):
                 if not process_queue.is_dropped:
-                    services.offsets.update(process_queue.queue, process_queue.tracker.mark_consumed([message]))
-                    process_queue.changed.set()
+                    services.offsets.update(process_queue.queue, process_queue.mark_consumed([message]))
                 return
             await services.instance.clock.sleep(services.options.settings.local_retry_delay)
-
-    async def _finish_dropped(self) -> None:
-        dropped = [batch for batch in self._polled if batch.process_queue.is_dropped]
-        self._polled = [batch for batch in self._polled if not batch.process_queue.is_dropped]
-        for batch in dropped:
-            await self._finish(batch, ConsumeReturn.FAILED)
 
     async def _finish(self, batch: PolledBatch, outcome: ConsumeReturn) -> None:
         services, is_ok = self._services, outcome is ConsumeReturn.SUCCESS

@@ -105,10 +105,8 @@ class SimpleDelivery:
     async def _announce(self, receipt: PoppedReceipt) -> None:
         services, message = self._services, receipt.message
         receipt.consumption = await services.events.start(message.queue, [message])
-        span, receipt.context = (
-            services.telemetry.processing(services.options.group, [message]),
-            contextvars.copy_context(),
-        )
+        span = services.telemetry.processing(services.options.group, [message])
+        receipt.context = contextvars.copy_context()
         receipt.context.run(span.__enter__)
         receipt.span = span
 

@@ -10,7 +10,6 @@ KEYS_MAX = 100  # characters: a message may carry 32 KiB of keys
 
 
 def identity(message: ReceivedMessage) -> str:
-    """Return the text for one message."""
     queue, keys = message.queue, " ".join(message.keys)
     keys = keys if len(keys) <= KEYS_MAX else keys[:KEYS_MAX] + "…"
     return (

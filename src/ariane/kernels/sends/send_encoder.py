@@ -228,7 +228,6 @@ class _RunBuilder:
         return queue
 
     def finish(self, position: int, sends: int) -> SendRun:
-        """Return the run."""
         queues = [
             QueueRun(topic, queue_id, b"".join(queue.entries), queue.sends, queue.size)
             for (topic, queue_id), queue in self._queues.items()

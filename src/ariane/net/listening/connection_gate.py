@@ -126,7 +126,6 @@ class UndecidedConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Abort the connection."""
         self._is_dropped = True
         self._gate.silent.discard(self)
         self._gate.handshakes.discard(self)

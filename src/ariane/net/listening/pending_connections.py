@@ -73,7 +73,6 @@ class PendingConnections:
                 del self._networks[network]
 
     def abort_all(self) -> None:
-        """Abort all of them."""
         for connection in list(self._deadlines):
             connection.abort()
         if self._timer is not None:

@@ -106,7 +106,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     properties: str  # as stored; `property_map` decodes it
 
     def property_map(self) -> dict[str, str]:
-        """Return the properties by name."""
         return properties_text.decode(self.properties)
 
     def crc_is_right(self) -> bool:

@@ -218,7 +218,6 @@ class _Dispatcher:
         return True
 
     def _take_record(self, record: ScannedRecord) -> None:
-        """Dispatch one record."""
         if self._deletions.covers(record):
             return
         fault, queue = self._queues.queue_for_record(record.topic, record.queue_id)
