@@ -101,8 +101,7 @@ class ExportOperations(BrokerOperations, GroupOperations):
 
     async def fetch_topic_table(self, server: BrokerServer, *, with_special: bool = False) -> TopicTable:
         """Return the topics of users of one broker, with the version of its table."""
-        answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
-        table = fastjson.decode(answer.body, TopicTable)
+        table = await self._fetch_topics(server)
         return msgspec.structs.replace(table, topic_config_table=await self._user_topics(server, with_special))
 
     async def fetch_group_table(self, server: BrokerServer) -> SubscriptionGroupTable:
@@ -184,8 +183,7 @@ class ExportOperations(BrokerOperations, GroupOperations):
         }
 
     async def _user_topics(self, server: BrokerServer, with_special: bool) -> dict[str, TopicConfig]:
-        answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
-        topics = fastjson.decode(answer.body, TopicTable).topic_config_table
+        topics = (await self._fetch_topics(server)).topic_config_table
         listed = await self.request(server.addr, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         system = set(fastjson.decode(listed.body, TopicList).topic_list)
         special = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)

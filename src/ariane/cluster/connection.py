@@ -31,10 +31,10 @@ from ariane.net.pools.fail_fast_pool import FailFastPool
 from ariane.net.pools.name_servers import NameServerClient
 from ariane.net.pools.server_health import ServerHealth
 from ariane.net.tls import tls_context
-from ariane.protocol import signing
+from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import OUR_LANGUAGE, Command
-from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo
+from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo, TopicTable
 
 if TYPE_CHECKING:
     from ariane.client.instance.settings import ClientSettings
@@ -87,6 +87,12 @@ class ClientUnavailable(BrokerUnavailable):
 
     def __str__(self) -> str:
         return f"{self.broker[:1].upper()}{self.broker[1:]} {self.addr} did not respond: {self.reason}"
+
+
+def masterless_brokers(servers: Sequence[BrokerServer]) -> list[BrokerUnavailable]:
+    """Return the brokers that have registered slaves only, sorted by name."""
+    names = {server.broker for server in servers} - {server.broker for server in servers if server.is_master}
+    return [BrokerUnavailable(name, "", "no master is registered") for name in sorted(names)]
 
 
 class Answers(NamedTuple, Generic[T]):
@@ -242,6 +248,11 @@ class ClusterConnection:
         """
         names = {data.broker_name for data in (await self.routing.fetch_route(topic)).broker_datas}
         return [server for server in await self.select_brokers() if server.broker in names]
+
+    async def _fetch_topics(self, server: BrokerServer) -> TopicTable:
+        """Return all topics of a broker, with the version of its table."""
+        answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
+        return fastjson.decode(answer.body, TopicTable)
 
     # --- asking ---
 

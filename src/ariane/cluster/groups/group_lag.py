@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from ariane.cluster.connection import BrokerServer, BrokerUnavailable, ClusterConnection
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable, ClusterConnection, masterless_brokers
 from ariane.cluster.lag import LagSum, has_unknown_start, is_consumed_topic, oldest_age_ms, queue_lag, sum_lags
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
@@ -154,14 +154,13 @@ class GroupLagOperations(ClusterConnection):
 
         answers = await self.ask_all(servers, ask)
         responding = {server for server, _ in answers.values}
-        with_master = {server.broker for server in servers if server.is_master}
-        masterless = sorted({server.broker for server in servers} - with_master)
+        masterless = masterless_brokers(servers)
         return GroupLag(
             group,
             tuple(sorted(queue for _, (_, queues) in answers.values for queue in queues)),
             None if answers.unavailable or masterless else sum(tps for _, (tps, _) in answers.values),
             not masterless and all(server in responding for server in servers if server.is_master),
-            (*(BrokerUnavailable(name, "", "no master is registered") for name in masterless), *answers.unavailable),
+            (*masterless, *answers.unavailable),
         )
 
     async def unconsumed_ages(self, lag: GroupLag) -> UnconsumedAges:

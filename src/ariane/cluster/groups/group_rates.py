@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ariane.cluster.connection import BrokerServer, BrokerUnavailable
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable, masterless_brokers
 from ariane.cluster.servers.broker_statistics import DELIVERED, STORED, BrokerStatisticOperations
 from ariane.protocol.requests.stats import BrokerStatsData
 
@@ -88,14 +88,11 @@ class GroupRateOperations(BrokerStatisticOperations):
 
         answers = await self.ask_all(servers, ask)
         rates = dict(answers.values)
-        masterless = sorted(
-            {server.broker for server in servers} - {server.broker for server in servers if server.is_master}
-        )
         return GroupRates(
             group,
             tuple(topics),
             tuple(ServerRates(server, *rates.get(server, (None, None))) for server in servers),
-            (*(BrokerUnavailable(name, "", "no master is registered") for name in masterless), *answers.unavailable),
+            (*masterless_brokers(servers), *answers.unavailable),
         )
 
 

@@ -74,9 +74,7 @@ class TrafficOperations(TopicQueries, GroupLagOperations, BrokerStatisticOperati
         Raises:
             RouteNotFound: the topic does not exist.
         """
-        names = {data.broker_name for data in (await self.fetch_route(topic)).broker_datas}
-        masters = [server for server in await self.select_brokers() if server.broker in names]
-        stored, unavailable = await self._statistic(STORED, topic, masters)
+        stored, unavailable = await self._statistic(STORED, topic, await self.masters_of(topic))
         return stored, tuple(unavailable)
 
     async def _topic_traffic(self, topic: str) -> tuple[TopicTraffic | None, list[BrokerUnavailable]]:

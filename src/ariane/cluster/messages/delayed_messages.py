@@ -44,7 +44,7 @@ from ariane.protocol.records import record
 from ariane.protocol.requests.admin import DelayOffsetTable
 from ariane.protocol.requests.brokers import QueueEntries, QueueEntry
 from ariane.protocol.requests.messaging import QueryConsumeQueue, RecallMessage, ViewMessage
-from ariane.protocol.requests.routing import KvTableBody, TopicTable
+from ariane.protocol.requests.routing import KvTableBody
 
 TIMER_QUEUE, CANCEL_QUEUE = 0, 1  # queues of the timer topic
 ENTRIES = 1_000  # entries per request; a broker may return fewer
@@ -291,8 +291,7 @@ class DelayedOperations(MessageOperations, MessageSendOperations):
                 number += 1
 
     async def _has_timers(self, server: BrokerServer) -> bool:
-        answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
-        return TIMER_TOPIC in fastjson.decode(answer.body, TopicTable).topic_config_table
+        return TIMER_TOPIC in (await self._fetch_topics(server)).topic_config_table
 
     # --- one message ---
 

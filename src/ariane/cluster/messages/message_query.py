@@ -28,14 +28,13 @@ from ariane.errors import (
 from ariane.model import ids
 from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
 from ariane.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
 from ariane.protocol.records.received_messages import to_received_message
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageResponse, ViewMessage
-from ariane.protocol.requests.routing import TopicRoute, TopicTable
+from ariane.protocol.requests.routing import TopicRoute
 
 PAGE_MESSAGES = 64  # default maximum per response (maxMsgsNumBatch)
 MESSAGES_MAX = 10_000  # default maximum per query
@@ -201,8 +200,7 @@ class MessageOperations(QueueReadOperations):
         async def search(server: BrokerServer) -> _BrokerResult:
             topics = set(PENDING_TOPICS)
             if not pending_only:
-                answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
-                topics.update(fastjson.decode(answer.body, TopicTable).topic_config_table)
+                topics.update((await self._fetch_topics(server)).topic_config_table)
             return await self._query_broker_topics(server, sorted(topics), unique_key, MESSAGES_MAX)
 
         result = _merge(await self.ask_all(servers, search))

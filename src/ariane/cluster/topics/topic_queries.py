@@ -21,7 +21,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.admin import TopicRef
 from ariane.protocol.requests.brokers import GroupList, QueryQueue, QueueEntries
-from ariane.protocol.requests.routing import ClusterRef, TopicList, TopicRoute, TopicTable
+from ariane.protocol.requests.routing import ClusterRef, TopicList, TopicRoute
 from ariane.protocol.requests.stats import TopicStats, by_queue
 
 CONCURRENT_TOPICS = 64  # topics that are asked about at the same time
@@ -94,8 +94,7 @@ class TopicQueries(NameServerOperations):
         """
 
         async def ask(server: BrokerServer) -> dict[str, TopicConfig]:
-            answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
-            return fastjson.decode(answer.body, TopicTable).topic_config_table
+            return (await self._fetch_topics(server)).topic_config_table
 
         answers = await self.ask_all(await self.select_brokers(cluster=cluster), ask)
         copies: dict[tuple[str, str], list[tuple[str, TopicConfig]]] = {}
@@ -117,8 +116,7 @@ class TopicQueries(NameServerOperations):
 
         # 4.9.4 has no request for one topic: a broker sends its whole table.
         async def ask(server: BrokerServer) -> TopicConfig | None:
-            answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
-            return fastjson.decode(answer.body, TopicTable).topic_config_table.get(topic)
+            return (await self._fetch_topics(server)).topic_config_table.get(topic)
 
         answers = await self.ask_all(await self.select_brokers() if servers is None else servers, ask)
         configs = [(server, config) for server, config in answers.values if config is not None]
