@@ -322,6 +322,17 @@ class ClusterConnection:
         """Execute changes as `execute`, and return those that succeeded."""
         return [executed.change for executed in await self.execute(*changes)]
 
+    async def change_each(
+        self,
+        servers: Iterable[BrokerServer],
+        summary: str,
+        code: RequestCode,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+    ) -> list[Change]:
+        """Execute one change on each server, as `change`."""
+        return await self.change(*(Change(server.addr, summary, code, header, body) for server in servers))
+
     async def execute(self, *changes: Change) -> list[ExecutedChange]:
         """Execute changes one after another, and return those that succeeded. In a dry run, only record them.
 

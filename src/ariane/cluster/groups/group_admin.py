@@ -165,10 +165,8 @@ class GroupOperations(TopicDeletionOperations):
         """
         targets = await self.select_brokers() if servers is None else servers
         summary = f"delete consumer group {group}" + (" with its offsets" if with_offsets else "")
-        header = DeleteGroup(group, with_offsets)
-        deleted = await self.change(
-            *(Change(server.addr, summary, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for server in targets)
-        )
+        code, header = RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup(group, with_offsets)
+        deleted = await self.change_each(targets, summary, code, header)
         clusters = {server.cluster for server in targets}
         cluster = clusters.pop() if len(clusters) == 1 else None
         for topic in (retry_topic(group), dlq_topic(group)) if with_topics else ():

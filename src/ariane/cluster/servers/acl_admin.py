@@ -54,9 +54,8 @@ class AclOperations(ClusterConnection):
         """
         if is_mask(account.secret_key):
             raise UsageError("secretKey", account.secret_key, "expected the key itself, or none to keep the stored one")
-        code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
         summary = f"save account {account.access_key}"
-        return await self.change(*(Change(server.addr, summary, code, account) for server in servers))
+        return await self.change_each(servers, summary, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, account)
 
     async def delete_account(self, access_key: str, servers: Sequence[BrokerServer]) -> list[Change]:
         """Delete an account.
@@ -64,11 +63,8 @@ class AclOperations(ClusterConnection):
         Raises:
             PartialFailure, ReplyError: servers rejected the request.
         """
-        header = DeleteAccount(access_key)
-        summary = f"delete account {access_key}"
-        return await self.change(
-            *(Change(server.addr, summary, RequestCode.DELETE_ACL_CONFIG, header) for server in servers)
-        )
+        code = RequestCode.DELETE_ACL_CONFIG
+        return await self.change_each(servers, f"delete account {access_key}", code, DeleteAccount(access_key))
 
     async def set_global_addresses(
         self, addresses: str, servers: Sequence[BrokerServer], *, path: str = ""
@@ -86,7 +82,7 @@ class AclOperations(ClusterConnection):
         header = UpdateWhiteAddresses(addresses, path)
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
         summary = f"set global addresses {addresses}"
-        return await self.change(*(Change(server.addr, summary, code, header) for server in servers))
+        return await self.change_each(servers, summary, code, header)
 
     async def acl_configs(self, servers: Sequence[BrokerServer]) -> Answers[AclConfig]:
         """Return the accounts and the global addresses of each server. Secret keys are masked, also those of Java's brokers."""

@@ -46,8 +46,7 @@ class BrokerOperations(ClusterConnection):
         """
         summary = "set " + ", ".join(f"{key} = {value}" for key, value in settings.items())
         body = java_properties.write(settings).encode()
-        code = RequestCode.UPDATE_BROKER_CONFIG
-        return await self.change(*(Change(server.addr, summary, code, body=body) for server in servers))
+        return await self.change_each(servers, summary, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def delete_expired_queues(self, servers: Sequence[BrokerServer]) -> list[Change]:
         """Delete consume-queue files whose messages are no longer in the commit log.
@@ -55,7 +54,9 @@ class BrokerOperations(ClusterConnection):
         Raises:
             PartialFailure: some brokers rejected the request or did not respond.
         """
-        return await self._clean(servers, "delete expired consume-queue files", RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+        return await self.change_each(
+            servers, "delete expired consume-queue files", RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+        )
 
     async def delete_expired_commit_log(self, servers: Sequence[BrokerServer]) -> list[Change]:
         """Delete commit-log files that are older than the brokers' retention time now, instead of at the hour set for it.
@@ -63,7 +64,7 @@ class BrokerOperations(ClusterConnection):
         Raises:
             PartialFailure: some brokers rejected the request or did not respond.
         """
-        return await self._clean(servers, "delete expired commit-log files", RequestCode.DELETE_EXPIRED_COMMITLOG)
+        return await self.change_each(servers, "delete expired commit-log files", RequestCode.DELETE_EXPIRED_COMMITLOG)
 
     async def delete_unused_queues(self, servers: Sequence[BrokerServer]) -> list[Change]:
         """Delete the consume queues of topics that no longer exist.
@@ -71,7 +72,4 @@ class BrokerOperations(ClusterConnection):
         Raises:
             PartialFailure: some brokers rejected the request or did not respond.
         """
-        return await self._clean(servers, "delete queues of unused topics", RequestCode.CLEAN_UNUSED_TOPIC)
-
-    async def _clean(self, servers: Sequence[BrokerServer], summary: str, code: RequestCode) -> list[Change]:
-        return await self.change(*(Change(server.addr, summary, code) for server in servers))
+        return await self.change_each(servers, "delete queues of unused topics", RequestCode.CLEAN_UNUSED_TOPIC)

@@ -81,10 +81,7 @@ class UserOperations(ClusterConnection):
         Raises:
             PartialFailure, ReplyError: servers rejected the request.
         """
-        summary = f"delete user {name}"
-        return await self.change(
-            *(Change(server.addr, summary, RequestCode.AUTH_DELETE_USER, OfUser(name)) for server in servers)
-        )
+        return await self.change_each(servers, f"delete user {name}", RequestCode.AUTH_DELETE_USER, OfUser(name))
 
     async def save_policy(
         self,
@@ -102,9 +99,7 @@ class UserOperations(ClusterConnection):
         subject = f"User:{name}"
         body = fastjson.write(AclInfo(subject, (PolicyInfo(policy_type, tuple(entries)),)))
         summary = f"save policies of {name}"
-        return await self.change(
-            *(Change(server.addr, summary, RequestCode.AUTH_UPDATE_ACL, OfSubject(subject), body) for server in servers)
-        )
+        return await self.change_each(servers, summary, RequestCode.AUTH_UPDATE_ACL, OfSubject(subject), body)
 
     async def delete_policy(
         self, name: str, resource: str | None, servers: Sequence[BrokerServer], *, policy_type: str = "Custom"
@@ -116,6 +111,4 @@ class UserOperations(ClusterConnection):
         """
         header = OfSubject(f"User:{name}", policy_type if resource else None, resource)
         summary = f"delete policies of {name} for {resource or 'all resources'}"
-        return await self.change(
-            *(Change(server.addr, summary, RequestCode.AUTH_DELETE_ACL, header) for server in servers)
-        )
+        return await self.change_each(servers, summary, RequestCode.AUTH_DELETE_ACL, header)
