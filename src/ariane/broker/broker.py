@@ -15,7 +15,6 @@ import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -147,9 +146,7 @@ class Broker:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         try:
             await self._open.aclose()
         finally:

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from types import TracebackType
 from typing import Generic, Literal
 
 from ariane.client.consuming.assignment_strategy import AssignmentStrategy, average
@@ -118,14 +117,13 @@ class Consumer(SeekableMember, Generic[P]):
         # Fetched and delivered messages; None unless the consumer is open.
         self._delivery: IteratorDelivery | None = None
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
+        _, error, _ = exception
         delivery, self._delivery = self._delivery, None
         if delivery is not None:
             # Before the first `await`: a loop that this exception has ended reports its message right after it.
             delivery.stop(gives_up=not isinstance(error, Exception))
-        await super().__aexit__(kind, error, trace)
+        await super().__aexit__(*exception)
 
     def __aiter__(self) -> AsyncIterator[ConsumerMessage[P]]:
         """Start a loop over messages.

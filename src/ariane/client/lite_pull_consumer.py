@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Generic, Unpack, cast, overload
 
 from ariane.client.client_arguments import LitePullConsumerArguments
@@ -133,14 +132,12 @@ class LitePullConsumer(SeekableMember, Generic[M]):
         self._auto_commit = validation.of_kind("auto_commit", auto_commit, bool)
         self._delivery: PollingDelivery | None = None  # fetched and polled messages; None unless the consumer is open
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         delivery, self._delivery = self._delivery, None
         # A waiting poll ends immediately, with ClientClosed, instead of after the last requests.
         if delivery is not None:
             delivery.fetched.available.set()
-        await super().__aexit__(kind, error, trace)
+        await super().__aexit__(*exception)
 
     # --- messages ---
 

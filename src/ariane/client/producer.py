@@ -14,7 +14,6 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Generic, Self, Unpack, overload
 
 from ariane.client.instance import validation
@@ -121,9 +120,7 @@ class Producer(Generic[P]):
             self._open = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._open.aclose()
 
     @overload

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from types import TracebackType
 from typing import Generic, Literal, cast
 
 import msgspec
@@ -115,11 +114,9 @@ class SimpleConsumer(ConsumingClient, Generic[P]):
         self._delivery: SimpleDelivery | None = None  # messages that are not settled; None unless the consumer is open
         self._membership: PopMembership | None = None  # None unless the consumer is open
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._membership = self._delivery = None
-        await super().__aexit__(kind, error, trace)
+        await super().__aexit__(*exception)
 
     # --- messages ---
 

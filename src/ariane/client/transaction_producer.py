@@ -24,7 +24,6 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 import msgspec
@@ -169,9 +168,7 @@ class TransactionProducer(Producer[P]):
             self._open_checks = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._open_checks.aclose()
 
     @overload

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -175,11 +174,9 @@ class ClusterConnection:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         if self._owns_peers:
-            await self.peers.__aexit__(kind, error, trace)
+            await self.peers.__aexit__(*exception)
 
     # --- selecting servers ---
 

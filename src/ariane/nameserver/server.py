@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ariane.access import public_ports
@@ -138,11 +137,9 @@ class NameServer:
             return checked
         return checked | self._access.with_accounts({code: handlers[code] for code in READS}, quotas)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._tasks.close()
-        await self.connections.__aexit__(kind, error, trace)
+        await self.connections.__aexit__(*exception)
         self._kv.close()
         if self.audit:
             await self.audit.close()

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from ariane.errors import ConfigError, ConnectionLost, ReplyError
@@ -131,9 +130,7 @@ class RemotingServer:
         self._tasks.repeat(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._tasks.close()
         listening = [self._server, *self._additional_servers] if self._server is not None else []
         for server in listening:

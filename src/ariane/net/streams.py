@@ -14,7 +14,6 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import Self
 
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, ProtocolError
@@ -162,9 +161,7 @@ class StreamServer:
         await self._server.start_serving()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         if self._server is not None:
             self._server.close()
         if self._gate is not None:

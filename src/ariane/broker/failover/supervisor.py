@@ -18,7 +18,6 @@ import secrets
 import signal
 import time
 from collections.abc import Collection
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -184,9 +183,7 @@ class FailoverBroker:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._is_stopping = True
         try:
             if hasattr(self, "_hand_over"):

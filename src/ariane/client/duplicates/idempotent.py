@@ -24,7 +24,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -112,9 +111,7 @@ class Idempotent(ListenerMiddleware[M]):
         await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         async with self._opening:
             self._is_closed = True
             if self._additions:

@@ -19,7 +19,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from types import TracebackType
 from typing import Protocol, Self
 
 from ariane.client.instance import validation
@@ -205,13 +204,11 @@ class ClientInstance:
         self._tasks.repeat(self.settings.heartbeat_interval, self.heartbeat, "heartbeat")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._tasks.close()
         peers, self._peers, self._routes = self._peers, None, None
         if peers is not None:
-            await peers.__aexit__(kind, error, trace)
+            await peers.__aexit__(*exception)
 
     @property
     def peers(self) -> ConnectionPool:

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
-from types import TracebackType
 from typing import Self
 
 from ariane.client.consuming.offset_store import OffsetStore
@@ -71,9 +70,7 @@ class ConsumingClient(ABC):
             self._open = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._offsets = None
         await self._open.aclose()
 

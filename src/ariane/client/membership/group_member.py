@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -102,11 +101,9 @@ class GroupMember(ConsumingClient):
             self._subscriptions[retry] = self._subscription(retry, tags.ALL)
         self._membership: GroupMembership | None = None  # None unless the consumer is open
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._membership = None
-        await super().__aexit__(kind, error, trace)
+        await super().__aexit__(*exception)
 
     @property
     def queues(self) -> list[MessageQueue]:

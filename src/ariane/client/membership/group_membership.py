@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from ariane.client.consuming.consume_rates import ConsumeRates
@@ -99,9 +98,7 @@ class GroupMembership:
             self._open = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._open.aclose()
 
     # --- subscriptions and assignment ---

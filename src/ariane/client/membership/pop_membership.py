@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from ariane.client.consuming.group_options import GroupOptions
@@ -91,9 +90,7 @@ class PopMembership:
             self._open = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._open.aclose()
 
     async def check(self, subscription: SubscriptionData) -> None:

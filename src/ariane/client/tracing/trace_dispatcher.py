@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from ariane.client.instance.client_instance import ClientInstance
@@ -180,9 +179,7 @@ class TraceDispatcher:
         self._tasks.start(self._run(), "send records")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._is_closing = True
         self._due.set()
         self._room.set()

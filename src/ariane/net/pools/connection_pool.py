@@ -7,7 +7,6 @@ import itertools
 import os
 import ssl
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -57,9 +56,7 @@ class ConnectionPool(Requester):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()

@@ -17,7 +17,6 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, RequestTimeout
@@ -79,13 +78,11 @@ class FailFastPool(ConnectionPool):
         self._accompanied: Counter[str] = Counter()  # requests in flight that probes accompany, by address
         health.add_listener(self._on_silence)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._health.remove_listener(self._on_silence)
         for probe in list(self._probes.values()):
             probe.cancel()
-        await super().__aexit__(kind, error, trace)
+        await super().__aexit__(*exception)
 
     async def exchange(self, request: ServerRequest) -> Command:
         """Send a request and return the response.
