@@ -64,3 +64,15 @@ def test_the_log_of_ci_is_summarised() -> None:
         "  101.0 s  tests/interop/test_b.py::test_two (setup)",
         "   12.3 s  tests/spark/test_a.py::test_one[x y] (call)",
     ]
+
+
+def test_lines_of_refactorings_count_for_the_package_where_a_file_is_now() -> None:
+    log = (
+        "3\t10\tsrc/ariane/store/a.py\n1\t2\tsrc/ariane/{old => store}/b.py\n5\t1\tsrc/ariane/net/c.py\n"
+        "9\t9\ttests/a.py\n-\t-\tsrc/ariane/console/static/logo.png\n"
+    )
+    assert figures.refactored(log).splitlines()[2:] == [
+        "| store | 4 | 12 | -8 |",
+        "| net | 5 | 1 | 4 |",
+        "| all | 9 | 13 | -4 |",
+    ]
