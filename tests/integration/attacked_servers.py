@@ -2,7 +2,8 @@
 
     python tests/integration/attacked_servers.py DIRECTORY
 
-Prints the ports as a JSON object. One loop serves all of them, so an attack on one may delay the others.
+Prints the ports as a JSON object, then for each line of the input the longest turn of the loop since the line before, in
+milliseconds. One loop serves all of them, so an attack on one may delay the others.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 
 import uvloop
@@ -17,6 +19,7 @@ import uvloop
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.lifecycle.ports import HA_PORT_OFFSET
+from ariane.cli.servers.process.garbage_collection import FrozenSurvivors
 from ariane.cli.servers.process.metrics_endpoint import broker_source
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.roles import ConsoleRole
@@ -25,8 +28,31 @@ from ariane.console.settings import ConsoleSettings
 from ariane.metrics.serving.endpoint import MetricsEndpoint
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
+from ariane.net.listening.server_tls import ServerTlsOptions
 
 PASSWORD = "a long enough password"
+PROBE_S = 0.001
+
+
+class TurnProbe:
+    """Measures turns of the running event loop in CPU time of its thread, which depends less on other work of the machine."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._before_s = time.thread_time()
+        self._longest_s = 0.0
+        self._measure()
+
+    def take_ms(self) -> float:
+        """Return the longest turn since the last call."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s * 1000
+
+    def _measure(self) -> None:
+        now_s = time.thread_time()
+        self._longest_s = max(self._longest_s, now_s - self._before_s)
+        self._before_s = now_s
+        self._loop.call_later(PROBE_S, self._measure)
 
 
 async def run(home: Path) -> None:
@@ -43,16 +69,21 @@ async def run(home: Path) -> None:
             enable_property_filter=True,
         )
         ConsoleAccounts(home / "console").add("ann", ConsoleRole.ADMIN, PASSWORD)
-        settings = ConsoleSettings(namesrv=names.addr, data_dir=home / "console", port=0, is_login_required=True)
+        settings = ConsoleSettings(
+            namesrv=names.addr, data_dir=home / "console", port=0, is_login_required=True, tls=ServerTlsOptions()
+        )
         async with (
             Broker(config) as broker,
-            MetricsEndpoint(broker_source(broker), "127.0.0.1", 0) as metrics,
+            MetricsEndpoint(broker_source(broker), "127.0.0.1", 0, tls=broker.tls) as metrics,
             ConsoleServer(settings) as console,
         ):
             port = int(broker.addr.rpartition(":")[2])
             ports = {"broker": port, "replication": port + HA_PORT_OFFSET, "names": names.port, "metrics": metrics.port}
             print(json.dumps({**ports, "console": int(console.url.rpartition(":")[2])}), flush=True)
-            await asyncio.to_thread(sys.stdin.read)
+            FrozenSurvivors().start()  # as the programs do
+            probe = TurnProbe()
+            while await asyncio.to_thread(sys.stdin.readline):
+                print(f"{probe.take_ms():.1f}", flush=True)
 
 
 if __name__ == "__main__":

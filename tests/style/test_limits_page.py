@@ -1,4 +1,4 @@
-"""docs/limits.md lists the keys of all limits as the code defines them.
+"""docs/limits.md lists the keys of all limits as the code defines them, and the attacks that replay each hostile property test.
 
 To rewrite the table after a change: `python tests/style/test_limits_page.py`.
 """
@@ -10,7 +10,9 @@ from pathlib import Path
 
 from ariane.broker.config.broker_config import BROKER_SETTINGS
 from ariane.net.limits.quotas import LIMIT_KEYS, RESOURCES, SCOPES
+from attacks import ATTACKS
 
+HOSTILE = Path(__file__).resolve().parents[1] / "property" / "test_hostile_bytes.py"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 START = "<!-- limits: written by python tests/style/test_limits_page.py -->"
 END = "<!-- /limits -->"
@@ -50,6 +52,14 @@ def test_the_table_is_generated_from_the_definitions() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert table() in page
     assert page == updated(page), f"run: python tests/style/{Path(__file__).name}"
+
+
+def test_each_hostile_property_test_has_its_attacks() -> None:
+    rows = dict(re.findall(r"^\| `(test_\w+)` \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.M))
+    assert list(rows) == re.findall(r"^def (test_\w+)", HOSTILE.read_text(encoding="utf-8"), re.M)
+    for attacks in rows.values():
+        names = attacks.partition(". ")[0].split("; ")
+        assert attacks.startswith("none: ") or set(names) <= ATTACKS.keys(), attacks
 
 
 if __name__ == "__main__":
