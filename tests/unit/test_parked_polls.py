@@ -7,6 +7,9 @@ from typing import cast
 
 import pytest
 
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.held_requests import HeldRequests
 from ariane.broker.delivery.long_polling import PullWaiters
 from ariane.broker.delivery.pop import parked_polls
 from ariane.broker.delivery.pop.parked_polls import BLOCKED_MS, ParkedPolls, PollKey
@@ -20,11 +23,12 @@ from ariane.testing.clock import FakeClock
 class Rig:
     """Parked requests of a store whose queues are empty, and which of them were served with which queue."""
 
-    def __init__(self, *, due_ms: int | None = None, has_messages: bool = True) -> None:
+    def __init__(self, *, due_ms: int | None = None, has_messages: bool = True, requests_max: int = 100_000) -> None:
         self.clock = FakeClock()
         self.due_ms = due_ms  # when the next taken message is visible
         self.has_messages = has_messages
-        self.waiters = PullWaiters(self.clock)
+        settings = DynamicConfig(BrokerConfig(broker_name="b", server_requests_max=requests_max), 0)
+        self.waiters = PullWaiters(HeldRequests(settings), self.clock)
         self.polls = ParkedPolls[int](
             store=cast(MessageStore, self),
             waiters=self.waiters,
@@ -137,11 +141,9 @@ def test_a_message_that_becomes_visible_now_is_delivered_at_once() -> None:
     asyncio.run(run())
 
 
-def test_a_refused_request_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked_polls, "POLLS_MAX", 0)
-
+def test_a_refused_request_leaves_nothing() -> None:
     async def run() -> None:
-        rig = Rig()
+        rig = Rig(requests_max=1)  # at most three quarters are held
         with pytest.raises(ReplyError, match="0 requests of g wait for messages of T"):
             await rig.park(1, "g")
         assert rig.polls._parked == {}

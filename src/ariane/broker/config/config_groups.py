@@ -151,7 +151,7 @@ class FlowControlSettings(GrpcSettings, frozen=True, kw_only=True, rename=java_n
     """Limits and flow control."""
 
     server_requests_max: Annotated[int, ARIANE_ONLY, Changeable(1, 100 * _COUNT_MAX), Meta(ge=1)] = 100_000
-    """Requests in flight, held pulls included; further ones get code 2 [OVERLOAD]."""
+    """Requests in flight, held ones included, which are three quarters at most; further ones get code 2 [OVERLOAD]."""
     connection_requests_max: Annotated[int, ARIANE_ONLY, Changeable(1, _COUNT_MAX), Meta(ge=1)] = 16_384
     """Requests in flight of one connection."""
     broker_fast_failure_enable: Annotated[bool, _SWITCH] = True

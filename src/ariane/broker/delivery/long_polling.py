@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import Iterable
 
+from ariane.broker.delivery.held_requests import HeldRequests
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ReplyError
 from ariane.kernels.sends.send_turn import QueueRun
@@ -27,7 +28,8 @@ SUBSCRIPTION_CHARS_MAX = 8 * 1024 * 1024
 class PullWaiters:
     """The held pulls of a broker, by topic and queue."""
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, held: HeldRequests, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.held = held  # counts pulls, and requests of POP
         self._clock = clock  # measures how long pulls are held
         self._chars = 0  # of the subscriptions of all held pulls
         # By topic and queue: each waiter with the offset it waits for and the tag hashes it accepts (None: all).
@@ -46,29 +48,44 @@ class PullWaiters:
         waiting = self._waiting
         return [key for topic, queue_id, *_ in queues if (key := (topic, queue_id)) in waiting]
 
-    def wait(
-        self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float, chars: int = 0
+    def hold(
+        self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float, chars: int
     ) -> Waiter:
-        """Register a held pull.
-
-        It is registered before this method returns, so that no arrival is missed.
-
-        Args:
-            codes: Accepted tag hashes; None for all.
-            chars: Length of the pull's subscription.
-
-        Returns:
-            A future that is True when a message at `offset` or later with an accepted tag arrives, and False after `hold_ms`.
+        """Register a pull, whose subscription has this many characters, and return its future as `wait` does.
 
         Raises:
-            ReplyError: the subscriptions of all held pulls take too much memory.
+            ReplyError: too many requests are held, or the subscriptions of all held pulls take too much memory.
         """
+        if self.held.is_full:
+            remark = f"[OVERLOAD]{self.held.count} requests wait for messages, at most {self.held.maximum} are allowed"
+            raise ReplyError(ResponseCode.SYSTEM_BUSY, remark)
         if self._chars + chars > SUBSCRIPTION_CHARS_MAX:
             remark = (
                 f"[OVERLOAD]the subscriptions of held pulls have {SUBSCRIPTION_CHARS_MAX} characters; try again later"
             )
             raise ReplyError(ResponseCode.SYSTEM_BUSY, remark)
+        waiter = self.wait(topic, queue_id, offset, codes, hold_ms)
+        self.held.count += 1
         self._chars += chars
+
+        def release(_: Waiter) -> None:
+            self.held.count -= 1
+            self._chars -= chars
+
+        waiter.add_done_callback(release)
+        return waiter
+
+    def wait(self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float) -> Waiter:
+        """Register who waits for messages of a queue.
+
+        It is registered before this method returns, so that no arrival is missed.
+
+        Args:
+            codes: Accepted tag hashes; None for all.
+
+        Returns:
+            A future that is True when a message at `offset` or later with an accepted tag arrives, and False after `hold_ms`.
+        """
         waiter: Waiter = asyncio.get_running_loop().create_future()
         key = (topic, queue_id)
         self._waiting.setdefault(key, {})[waiter] = (offset, codes)
@@ -76,7 +93,6 @@ class PullWaiters:
 
         def remove(_: Waiter) -> None:
             timer.cancel()
-            self._chars -= chars
             queue = self._waiting.get(key)
             if queue is not None and queue.pop(waiter, None) is not None and not queue:
                 del self._waiting[key]

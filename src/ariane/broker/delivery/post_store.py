@@ -15,6 +15,7 @@ from typing import Protocol
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery import delayed_delivery
 from ariane.broker.delivery.delayed_delivery import DeliveryLoop
+from ariane.broker.delivery.held_requests import HeldRequests
 from ariane.broker.delivery.long_polling import PullWaiters
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
@@ -54,7 +55,7 @@ class PostStoreDispatcher:
         feed: ReplicationFeed,
         clock: Clock,
     ) -> None:
-        self.pull_waiters = PullWaiters(clock)  # pulls that wait for messages
+        self.pull_waiters = PullWaiters(HeldRequests(settings), clock)  # pulls that wait for messages
         self.deliveries = DeliveryLoop(store=store, listener=self, clock=clock)  # delivers delayed messages
         self._settings = settings  # limits of delivery times
         self._store = store  # dispatches appended records

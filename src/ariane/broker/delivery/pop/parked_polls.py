@@ -21,7 +21,6 @@ from ariane.store.message_store import MessageStore
 __all__ = ["ParkedPolls", "PollKey"]
 
 KEY_POLLS_MAX = 1_024  # of one group and topic, as in 5.x
-POLLS_MAX = 100_000  # of all groups, as in 5.x
 # Until requests are served again that took nothing although a message is visible, as in a blocked queue.
 BLOCKED_MS = 100
 WATCHES_MAX = 200_000  # queues that the groups wait for, counted once for each group; one takes about 700 bytes
@@ -77,7 +76,6 @@ class ParkedPolls(Generic[T]):
         self._clock = clock
         self._due_ms = due_ms
         self._parked: dict[tuple[str, str], dict[PollKey, _Parked[T]]] = {}  # by group and topic
-        self._count = 0
         self._watches = 0  # of all groups, compared with WATCHES_MAX
         self._wakes = PacedCalls()  # each serves one request
         self._endings = PacedCalls()  # of watches
@@ -100,16 +98,16 @@ class ParkedPolls(Generic[T]):
         """
         parked = self._parked.get(key[:2], {}).get(key) or _Parked(serve)
         is_full = self._watches + len(queues) - len(parked.watches) > WATCHES_MAX
-        if is_full or len(parked.polls) >= KEY_POLLS_MAX or self._count >= POLLS_MAX:
+        if is_full or len(parked.polls) >= KEY_POLLS_MAX or self._waiters.held.is_full:
             remark = (
-                f"{len(parked.polls)} requests of {key.group} wait for messages of {key.topic}, {self._count} in all"
-                f" for those of {self._watches} queues"
+                f"{len(parked.polls)} requests of {key.group} wait for messages of {key.topic}, {self._waiters.held.count} in all"
+                f" for any, those of POP for {self._watches} queues"
             )
             raise ReplyError(ResponseCode.POLLING_FULL, remark)
         self._parked.setdefault(key[:2], {})[key] = parked
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         parked.polls[done] = poll
-        self._count += 1
+        self._waiters.held.count += 1
         timer = self._clock.call_later(hold_ms / 1000, _resolve, done, False)
         for queue in queues:
             self._watch(key, parked, queue)
@@ -118,7 +116,7 @@ class ParkedPolls(Generic[T]):
             return await done
         finally:
             timer.cancel()
-            self._count -= 1
+            self._waiters.held.count -= 1
             del parked.polls[done]
             if not parked.polls:
                 self._end(key, parked)

@@ -105,7 +105,7 @@ class PullHandler:
 
     def _wait(self, request: PullMessage, record_filter: RecordFilter, offset: int, hold_ms: float) -> Waiter:
         chars = len(request.subscription or "")
-        return self.waiters.wait(request.topic, request.queue_id, offset, record_filter.codes, hold_ms, chars)
+        return self.waiters.hold(request.topic, request.queue_id, offset, record_filter.codes, hold_ms, chars)
 
     async def _hold(self, request: PullMessage, record_filter: RecordFilter, waiter: Waiter) -> LateReply:
         await waiter
