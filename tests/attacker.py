@@ -21,7 +21,7 @@ from attacks import ATTACKS, Attack
 
 # Pings are timed in the long form, unless tests of other processes share the machine.
 IS_TIMED = ci_form.IS_LONG and "PYTEST_XDIST_WORKER" not in os.environ
-ATTACK_S = float(os.environ.get("ARIANE_ATTACK_S") or (3 if IS_TIMED else 0.25))
+ATTACK_S = float(os.environ.get("ARIANE_ATTACK_S") or (3 if IS_TIMED else 0.15))
 NICENESS = 10  # servers and pings come first on a machine with few cores
 READ_MAX = 1 << 16
 
