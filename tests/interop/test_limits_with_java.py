@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,9 +151,45 @@ def test_java_clients_at_limits_of_objects_accounts_and_bytes(tmp_path: Path) ->
     }  # fmt: skip
 
 
-def wait_for_refused_heartbeat(log: Path, consumer: java.JavaProgram) -> None:
+def test_java_consumers_at_limits_of_groups(tmp_path: Path) -> None:
+    """Groups cannot be created in total, then not by an address. Consumers join when the limits are raised."""
+    if reason := java.V4.available():
+        pytest.skip(f"Java peers: {reason}")
+    with LocalCluster(tmp_path) as cluster:
+        servers = Servers(cluster.namesrv, cluster.broker.addr)
+        sent = servers.produce("T", 4)
+
+        def consume(group: str) -> AbstractContextManager[java.JavaProgram]:
+            return java.start(
+                "ariane.peers.Consume", [servers.namesrv, "T", group, "*", "4", str(PATIENCE_S)], home=tmp_path / group
+            )
+
+        servers.limit(serverGroupsMax=1)
+        with consume("G") as first:
+            wait_for_refused_heartbeat(
+                tmp_path / "G" / CLIENT_LOG, first, "serverGroupsMax: cannot create the consumer group"
+            )
+            servers.limit(serverGroupsMax=1_000, addressGroupsPerHour=1)
+            servers.operate(servers.broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"O"}')
+            with consume("H") as second:
+                wait_for_refused_heartbeat(
+                    tmp_path / "H" / CLIENT_LOG, second, "addressGroupsPerHour: address 127.0.0.1 has 1 groups"
+                )
+                servers.limit(addressGroupsPerHour=0)
+                expected = {item["msgId"] for item in java.events(sent)}
+                for consumer in (first, second):
+                    received = {item["msgId"] for item in consumer.events(time.monotonic() + PATIENCE_S)}
+                    assert received == expected
+        assert servers.exceeded() == {"serverGroupsMax", "addressGroupsPerHour"}
+
+
+def wait_for_refused_heartbeat(
+    log: Path,
+    consumer: java.JavaProgram,
+    remark: str = "serverSubscriptionsMax: this server has 0 subscriptions, 1 are allowed",
+) -> None:
     """Wait until the client has logged the refusal. Its application sees no error."""
-    refusal = "CODE: 1  DESC: [QUOTA]serverSubscriptionsMax: this server has 0 subscriptions, 1 are allowed"
+    refusal = f"CODE: 1  DESC: [QUOTA]{remark}"
     deadline = time.monotonic() + PATIENCE_S
     while not (log.exists() and refusal in log.read_text()):
         assert consumer.process.poll() is None
