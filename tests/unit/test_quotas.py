@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
+from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES
+from ariane.nameserver import handlers as nameserver
 from ariane.net.connection import Connection, Handler, Peer, Reply
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.limits.quotas import IDLE_USAGES_MAX, LIMIT_KEYS, Quotas, describe_exceeded
 from ariane.net.limits.token_bucket import TokenBucket
 from ariane.protocol import command as commands
+from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 from ariane.settings.limits import quota_limits
@@ -191,7 +194,7 @@ def frames(code: int, count: int, body: bytes = b"") -> bytes:
 def in_loop(limits: ServerLimits, work: Callable[[Connection, Transport], Awaitable[None]]) -> None:
     async def run() -> None:
         handlers: dict[int, Handler] = dict.fromkeys(
-            (PING, PULL, HEARTBEAT), lambda command, peer: Reply(body=command.body)
+            (PING, *RequestCode), lambda command, peer: Reply(body=command.body)
         )
         transport = Transport()
         connection = Connection(1, handlers, is_server=True, limits=limits)
@@ -259,6 +262,42 @@ def test_pulls_beyond_the_rate_are_served_late() -> None:
         assert limits.quotas.exceeded["serverRequestsPerSecond"] == 0
 
     in_loop(limits, work)
+
+
+@pytest.mark.parametrize("code", RequestCode, ids=lambda code: code.name)
+@pytest.mark.parametrize("server", ["broker", "name server"])
+def test_each_request_beyond_the_rate_is_served_served_late_or_refused_by_name(server: str, code: RequestCode) -> None:
+    is_broker = server == "broker"
+    exempt, delayed = (EXEMPT_CODES, DELAYED_CODES) if is_broker else (nameserver.EXEMPT_CODES, frozenset())
+    limits = ServerLimits(exempt=exempt, delayed=delayed)
+    limits.quotas.set_limits({"serverRequestsPerSecond": 20})
+
+    async def work(connection: Connection, transport: Transport) -> None:
+        connection.data_received(frames(PING, 21))
+        connection.data_received(frames(code, 1))
+        answers = transport.answers()[21:]
+        if code in delayed:
+            assert answers == []
+        elif code in exempt:
+            assert [answer.code for answer in answers] == [0]
+        else:
+            assert [answer.code for answer in answers] == [2]
+            assert str(answers[0].remark).startswith(
+                "[QUOTA]serverRequestsPerSecond: this server has 21 requests in a second"
+            )
+
+    in_loop(limits, work)
+
+
+def test_a_queue_is_unlocked_and_membership_is_kept_beyond_the_rate() -> None:
+    """Java's clients repeat neither an unlock nor an acknowledgement that is refused."""
+    codes = {
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.HEART_BEAT,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+    }
+    assert codes <= EXEMPT_CODES
 
 
 @pytest.mark.parametrize("key", ["serverBytesInPerSecond", "addressBytesInPerSecond", "addressBytesOutPerSecond"])

@@ -36,7 +36,8 @@ SEND_CODES = frozenset(
 
 # Answered without waiting, so they are served even if the maximum number of requests is in flight: clients keep their
 # membership, offsets and acknowledgements, and an operator can still connect. Java's clients do not repeat a refused
-# acknowledgement: the message would be delivered again.
+# acknowledgement: the message would be delivered again. They do not repeat a refused unlock either: the queue would be locked for
+# another minute.
 EXEMPT_CODES = frozenset(
     {
         RequestCode.HEART_BEAT,
@@ -47,6 +48,7 @@ EXEMPT_CODES = frozenset(
         RequestCode.ACK_MESSAGE,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.GET_BROKER_CONFIG,
         RequestCode.GET_BROKER_RUNTIME_INFO,
