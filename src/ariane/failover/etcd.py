@@ -36,6 +36,7 @@ OK = 200
 # Codes of gRPC that say that a request was refused, whichever member answers (the gateway of 3.4 and that of 3.6 both send `code`).
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, UNAUTHENTICATED = 3, 5, 7, 16
 REJECTED = frozenset({INVALID_ARGUMENT, PERMISSION_DENIED, UNAUTHENTICATED})
+ETCD_MESSAGE = "etcdserver: "  # begin of etcd's own messages
 LEASE_LOST = "lease not found"  # in the message of code 5: the lease of a transaction ended before it
 FREE = ""
 
@@ -224,6 +225,7 @@ class EtcdCoordination:
                 return response.body
             raise _Rejected(f"belongs to another etcd cluster ({cluster_id}, expected {self._cluster_id})")
         code, message = response.body.get("code"), str(response.body.get("message", ""))
+        code = code if isinstance(code, int) else None  # a proxy may have put anything there
         if code in REJECTED or (code == NOT_FOUND and LEASE_LOST not in message):
             raise _Rejected(f"refused the request (status {response.status}, code {code}): {message}")
         self._demote(endpoint)
@@ -240,8 +242,10 @@ class EtcdCoordination:
                         "POST", "/v3/auth/authenticate", {"name": name, "password": password}
                     )
                     if answer.status != OK:
-                        return answer
-                    self._tokens[endpoint.addr] = answer.body["token"]
+                        return answer._replace(body=_of_etcd(answer.body))
+                    if not isinstance(token := answer.body.get("token"), str):
+                        raise ProtocolError("The response to the log-in has no token")
+                    self._tokens[endpoint.addr] = token
                 headers["Authorization"] = self._tokens[endpoint.addr]
             response = await endpoint.request("POST", f"/v3/{path}", body, headers=headers)
             if response.body.get("code") != UNAUTHENTICATED or self._credentials is None or is_last:
@@ -253,6 +257,12 @@ class EtcdCoordination:
         if endpoint in self._endpoints:
             self._endpoints.remove(endpoint)
             self._endpoints.append(endpoint)
+
+
+def _of_etcd(error: dict[str, Any]) -> dict[str, Any]:
+    """Return the error of a log-in without a message that is not etcd's: a proxy may echo the password in it."""
+    message = str(error.get("message", ""))
+    return error if message.startswith(ETCD_MESSAGE) else error | {"message": "the user cannot log in"}
 
 
 def _encode(data: bytes) -> str:

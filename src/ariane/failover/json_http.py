@@ -78,7 +78,7 @@ class JsonEndpoint:
             await writer.drain()
             response, is_reusable = await _read_response(reader)
             is_complete = is_reusable
-            return response
+            return _without_token(response, headers or {})
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             raise ConnectionLost(self.addr, str(error) or type(error).__name__) from error
         finally:
@@ -109,6 +109,14 @@ class JsonEndpoint:
             writer.close()
             with contextlib.suppress(OSError):  # the peer may have reset it
                 await writer.wait_closed()
+
+
+def _without_token(response: JsonResponse, headers: Mapping[str, str]) -> JsonResponse:
+    """Return the response without the token of the request in its message, which is logged: a proxy may echo requests."""
+    token, message = headers.get("Authorization", "").rpartition(" ")[2], response.body.get("message")
+    if not token or not isinstance(message, str) or token not in message:
+        return response
+    return response._replace(body=response.body | {"message": message.replace(token, "…")})
 
 
 async def _read_response(reader: asyncio.StreamReader) -> tuple[JsonResponse, bool]:
