@@ -76,7 +76,7 @@ class PullWaiters:
         return waiter
 
     def wait(self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float) -> Waiter:
-        """Register who waits for messages of a queue.
+        """Register a future of messages of a queue.
 
         It is registered before this method returns, so that no arrival is missed.
 
