@@ -84,10 +84,10 @@ def record_combined(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, ...]]:
     combine, adjacent = combining.combine, minute_patches._adjacent
 
     def record_combine(combination: combining.Combination, *args: Any) -> Any:
-        rows = combine(combination, *args)
-        if rows is not None:
+        result = combine(combination, *args)
+        if not result.unknown:
             combined.add(combination.key)
-        return rows
+        return result
 
     def record_adjacent(*args: Any) -> Any:
         combined.add((CLOCKS.name,))
@@ -172,6 +172,39 @@ def test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock(
     feed.append([(pub(e, HOUR_MS + 30_000), HOUR_MS, HOSTS[0])], [])
     feed.rebuild(jobs.TRACE_TABLES[0])
     assert set().union(*changed().values()) >= {c, d, e}, "the bounds of their time are narrower"
+
+
+def test_an_example_is_replaced_by_one_of_its_minute(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"7F0000010001AABBCCDD{number // 20 * 60_000:08X}{number:04X}" for number in range(80)]
+    sends = [(pub(message_id, number // 20 * 60_000), HOUR_MS, HOSTS[0]) for number, message_id in enumerate(ids)]
+    stored = [in_queue(message_id, number // 20 * 60_000 + number, "") for number, message_id in enumerate(ids)]
+    late = [(after(ids[23], "R", 9), 2 * HOUR_MS, HOSTS[0])]
+    feed, whole = Feed(spark, tmp_path / "feed"), Feed(spark, tmp_path / "whole")
+    feed.append(sends, stored)
+    feed.rebuild(jobs.HEALTH_TABLE)
+    staged: list[int] = []
+    ids_of_rows = few_rows.ids_of_rows
+
+    def record_ids(*args: Any) -> list[str]:
+        result = ids_of_rows(*args)
+        staged.append(len(result))
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(few_rows, "ids_of_rows", record_ids)
+        # Only whole buckets are computed by this.
+        patched.setattr(incremental, "_compute_staged", None)
+        patched.setattr(incremental, "_compute", lambda *args: None)
+        feed.append(late, [])
+        feed.rebuild(jobs.HEALTH_TABLE)
+    assert sum(staged) == 20, "the records of a minute; their traces were stored in another one"
+    monkeypatch.setattr(few_rows, "MAX_MESSAGES", 0)
+    whole.append(sends + late, stored)
+    whole.rebuild(jobs.HEALTH_TABLE)
+    assert feed.rows("health") == whole.rows("health")
+    assert any(ids[23] in row and "'G'" in row for row in feed.rows("health"))
 
 
 def test_a_bucket_is_computed_after_the_preceding_one_only_for_common_ordering_keys(

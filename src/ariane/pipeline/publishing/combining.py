@@ -2,8 +2,8 @@
 
     rows of the bucket - rows of the changed messages before + rows of the changed messages after
 
-Sums and histograms are subtracted and added. Greatest values and examples are known only if what replaces them is: otherwise the
-result is None, and the bucket is computed from all of its messages.
+Sums and histograms are subtracted and added. Greatest values and examples are known only if what replaces them is: otherwise their
+groups are computed from all of their messages (`patches`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 Row = dict[str, Any]
+Key = tuple[Any, ...]  # values of the columns that identify a group
 
 
 class GroupChange(NamedTuple):
@@ -38,28 +39,40 @@ class Combination(NamedTuple):
     key: tuple[str, ...]
     change: Callable[[GroupChange], Sequence[Row]]
     """Returns the new rows with a key; raises Unknown."""
+    of_minute: Collection[Any] = ()
+    """Groups whose first value is one of these depend only on messages with an input row in their `minute`, by the time column of
+    the input."""
+
+
+class CombinedRows(NamedTuple):
+    """New rows of a bucket."""
+
+    rows: pa.Table
+    """Without those of unknown groups."""
+    unknown: set[Key]
+    """The changed groups whose rows depend on other messages."""
 
 
 def combine(
     combination: Combination, rows: pa.Table, before: pa.Table | None, after: pa.Table | None, ids: Collection[str]
-) -> pa.Table | None:
-    """Return the new rows of a bucket; None if they are not known."""
+) -> CombinedRows:
+    """Return the new rows of a bucket."""
     names = rows.column_names
     old, new = (_by_key(part.select(names).to_pylist() if part else (), combination.key) for part in (before, after))
     changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     keys = list(zip(*(rows[name].to_pylist() for name in combination.key), strict=True))
     is_changed = [key in changed for key in keys]
     former = _by_key(rows.filter(pa.array(is_changed, pa.bool_())).to_pylist(), combination.key)
-    try:
-        changed_rows = [
-            row
-            for key in sorted(changed, key=repr)
-            for row in combination.change(GroupChange(former.get(key, ()), old.get(key, ()), new.get(key, ()), ids))
-        ]
-    except Unknown:
-        return None
+    changed_rows: list[Row] = []
+    unknown: set[Key] = set()
+    for key in sorted(changed, key=repr):
+        group = GroupChange(former.get(key, ()), old.get(key, ()), new.get(key, ()), ids)
+        try:
+            changed_rows += combination.change(group)
+        except Unknown:
+            unknown.add(key)
     others = rows.filter(pa.array([not value for value in is_changed], pa.bool_()))
-    return pa.concat_tables([others, pa.Table.from_pylist(changed_rows, schema=rows.schema)])
+    return CombinedRows(pa.concat_tables([others, pa.Table.from_pylist(changed_rows, schema=rows.schema)]), unknown)
 
 
 def change_sums(
@@ -149,8 +162,8 @@ def _greatest(group: GroupChange, name: str) -> Any:
     return row
 
 
-def _by_key(rows: Iterable[Row], key: tuple[str, ...]) -> dict[tuple[Any, ...], list[Row]]:
-    result: dict[tuple[Any, ...], list[Row]] = {}
+def _by_key(rows: Iterable[Row], key: tuple[str, ...]) -> dict[Key, list[Row]]:
+    result: dict[Key, list[Row]] = {}
     for row in rows:
         result.setdefault(tuple(row[name] for name in key), []).append(row)
     return result

@@ -12,7 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +30,7 @@ from ariane.tables.table_store import read_version
 MAX_ROWS = 5_000  # new ones of a bucket
 MAX_MESSAGES = 500  # changed ones of a table; more are computed with their whole buckets
 ID = "message_id"
+MINUTE = timedelta(minutes=1)
 COMPRESSION = "zstd"
 # Metadata of a file with the rows of a whole bucket: JSON, the path of the file it was made from, and the messages that differ.
 CHANGED = b"ariane.changed"
@@ -137,6 +141,27 @@ def messages_with_keys(keyed: pa.Table, keys: Collection[str]) -> set[str]:
 def of_messages(ids: Collection[str]) -> pc.Expression:
     """Return the condition that a row belongs to one of the messages."""
     return pc.field(ID).isin(pa.array(sorted(ids), pa.string()))  # typed, also without ids
+
+
+def ids_of_rows(
+    home: Path, table: TableSchema, files: Collection[DataFile], condition: pc.Expression | None = None
+) -> list[str]:
+    """Return the message id of each row."""
+    return [
+        message_id
+        for file in files
+        for message_id in pq.read_table(
+            home / table.name / file.path, columns=[ID], filters=condition, partitioning=None
+        )[ID].to_pylist()
+    ]
+
+
+def within_minutes(minutes: Collection[datetime], column: str) -> pc.Expression:
+    """Return the condition that a time is within one of the minutes."""
+    time = pc.field(column)
+    return reduce(
+        or_, ((time >= pa.scalar(at)) & (time < pa.scalar(at + MINUTE)) for at in sorted(minutes)), pc.scalar(False)
+    )
 
 
 def rows_of(home: Path, table: TableSchema, version: TableVersion | None, bucket: str) -> pa.Table | None:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
-from functools import reduce
-from operator import or_
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +24,9 @@ from ariane.pipeline.publishing import few_rows
 from ariane.pipeline.publishing.patches import Computation
 from ariane.pipeline.publishing.staged_tables import MAX_INTERPRETED_ROWS, FileRows, StagedTables
 from ariane.tables import TableSchema
-from ariane.tables.table_format import DataFile
 from ariane.tables.table_store import read_version
 from ariane.tables.time_buckets import bucket_start_ms
 
-MINUTE = timedelta(minutes=1)
 # Of the events of a bucket. For more, computing the whole bucket costs the same.
 MAX_PART = 0.5
 
@@ -69,9 +65,9 @@ def by_minute(
             continue
         keys = _keys(rows, series)
         near, far = _adjacent(keys, minutes)
-        condition = _within({*minutes, *(key[-1] for key in far)}, events.time_column)
+        condition = few_rows.within_minutes({*minutes, *(key[-1] for key in far)}, events.time_column)
         files = [file for file in versions[events.name].files if file.bucket == bucket]
-        ids = _ids(home, events, files, condition)
+        ids = few_rows.ids_of_rows(home, events, files, condition)
         if len(ids) > MAX_PART * sum(file.rows for file in files):
             continue
         count += len(ids)
@@ -131,7 +127,7 @@ def _changed_minutes(home: Path, computation: Computation, events: TableSchema, 
             return None
         condition = None
         if table != events:
-            condition = few_rows.of_messages({*_ids(home, table, files)})
+            condition = few_rows.of_messages({*few_rows.ids_of_rows(home, table, files)})
             version = computation.versions.get(events.name)
             files = [file for file in version.files if file.bucket == bucket] if files and version else []
         for file in files:
@@ -139,24 +135,3 @@ def _changed_minutes(home: Path, computation: Computation, events: TableSchema, 
             rows = pq.read_table(path, columns=[events.time_column], filters=condition, partitioning=None)
             minutes.update(pc.unique(pc.floor_temporal(rows[events.time_column], unit="minute")).to_pylist())
     return minutes
-
-
-def _ids(
-    home: Path, table: TableSchema, files: Collection[DataFile], condition: pc.Expression | None = None
-) -> list[str]:
-    """Return the message id of each row."""
-    return [
-        message_id
-        for file in files
-        for message_id in pq.read_table(
-            home / table.name / file.path, columns=[few_rows.ID], filters=condition, partitioning=None
-        )[few_rows.ID].to_pylist()
-    ]
-
-
-def _within(minutes: Collection[datetime], column: str) -> pc.Expression:
-    """Return the condition that a time is within one of the minutes."""
-    time = pc.field(column)
-    return reduce(
-        or_, ((time >= pa.scalar(at)) & (time < pa.scalar(at + MINUTE)) for at in sorted(minutes)), pc.scalar(False)
-    )

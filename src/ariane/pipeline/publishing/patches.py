@@ -2,9 +2,11 @@
 
     input rows of the messages, as of `applied`  ─┐
     input rows of the messages, as they are      ─┴ `staged_tables` → before, after ─ `combining` → rows of the bucket
+    input rows of all messages of a minute         ─ `staged_tables` → groups of this minute that do not follow from these ─┘
 
-If the rows as of `applied` are no longer on disk, too many messages have changed, or the new rows do not follow from them, the
-bucket is computed from all of its messages. The result is the same: tests/spark/test_pipeline_few_rows.py compares both.
+If the rows as of `applied` are no longer on disk, too many messages have changed, or groups that do not follow from them depend on
+more than their minute, the bucket is computed from all of its messages. The result is the same:
+tests/spark/test_pipeline_few_rows.py compares both.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ariane.pipeline.publishing import combining, few_rows
-from ariane.pipeline.publishing.staged_tables import FileRows, StagedTables
+from ariane.pipeline.publishing.staged_tables import MAX_INTERPRETED_ROWS, MAX_ROWS, FileRows, StagedTables
 from ariane.tables import TableSchema
 from ariane.tables.table_format import TableVersion
 from ariane.tables.table_store import read_version
@@ -24,6 +27,9 @@ from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_m
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# Of the input rows of a bucket. For more, computing the whole bucket costs the same.
+MAX_PART = 0.5
 
 
 class Computation(NamedTuple):
@@ -87,14 +93,65 @@ def by_message(
         return {}
     computed = staged.compute(table, inputs, function, selections, is_interpreted=True)
     former = read_version(home, table)
-    result: few_rows.Rows = {}
+    combined: dict[str, combining.CombinedRows] = {}
     for bucket, (before, after) in labels.items():
         rows = few_rows.rows_of(home, table, former, bucket)
-        if rows is None:
+        if rows is not None:
+            ids = scopes[bucket][bucket]
+            combined[bucket] = combining.combine(combination, rows, computed.get(before), computed.get(after), ids)
+    incomplete = {bucket: part for bucket, part in combined.items() if part.unknown}
+    result = {bucket: part.rows for bucket, part in combined.items() if not part.unknown}
+    return result | _completed(staged, home, computation, combination, incomplete)
+
+
+def _completed(
+    staged: StagedTables,
+    home: Path,
+    computation: Computation,
+    combination: combining.Combination,
+    incomplete: Mapping[str, combining.CombinedRows],
+) -> few_rows.Rows:
+    """Return the rows of buckets whose unknown groups can be computed from all messages of their minutes."""
+    table, inputs, function, versions, _, _ = computation
+    selections: dict[str, list[FileRows]] = {}
+    buckets: list[str] = []
+    count = 0
+    for bucket, part in incomplete.items():
+        if not all(key[0] in combination.of_minute for key in part.unknown):
             continue
-        new = combining.combine(combination, rows, computed.get(before), computed.get(after), scopes[bucket][bucket])
-        if new is not None:
-            result[bucket] = new
+        minutes = {key[combination.key.index("minute")] for key in part.unknown}
+        files = [
+            (input_, file)
+            for input_ in inputs
+            for file in (versions[input_.name].files if input_.name in versions else ())
+            if file.bucket == bucket
+        ]
+        ids = [
+            message_id
+            for input_, file in files
+            for message_id in few_rows.ids_of_rows(
+                home, input_, [file], few_rows.within_minutes(minutes, input_.time_column)
+            )
+        ]
+        if len(ids) > min(MAX_PART * sum(file.rows for _, file in files), MAX_ROWS):
+            continue
+        condition = few_rows.of_messages({*ids})
+        for input_, file in files:
+            path = home / input_.name / file.path
+            selections.setdefault(input_.name, []).append(FileRows(bucket, path, condition))
+        buckets.append(bucket)
+        count += len(ids)
+    if not buckets:
+        return {}
+    computed = staged.compute(table, inputs, function, selections, is_interpreted=count <= MAX_INTERPRETED_ROWS)
+    result: few_rows.Rows = {}
+    for bucket in buckets:
+        rows, unknown = incomplete[bucket]
+        parts = [rows]
+        if (new := computed.get(bucket)) is not None:
+            keys = zip(*(new[name].to_pylist() for name in combination.key), strict=True)
+            parts.append(new.filter(pa.array([key in unknown for key in keys], pa.bool_())))
+        result[bucket] = pa.concat_tables(parts, promote_options="permissive")
     return result
 
 

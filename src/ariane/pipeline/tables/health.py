@@ -43,7 +43,20 @@ RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 ID = ("bucket", "message_id")
 GROUPED = ("bucket", "kind", "minute", "topic", "consumer_group", "host", "cause")
 # How the rows of a bucket change with those of few messages.
-COMBINATION = combining.Combination(GROUPED[1:], partial(combining.change_examples, limit=kinds.MAX_EXAMPLES))
+COMBINATION = combining.Combination(
+    GROUPED[1:],
+    partial(combining.change_examples, limit=kinds.MAX_EXAMPLES),
+    # Not disorder: a message is compared with those of all minutes.
+    (
+        kinds.CONSUMED_TWICE,
+        kinds.STORED_TWICE,
+        kinds.CLOCK_AHEAD,
+        kinds.DEAD_LETTER,
+        kinds.STORED,
+        kinds.SENT,
+        kinds.RETRIED,
+    ),
+)
 
 
 def order_keys(messages: pa.Table) -> pa.ChunkedArray:
