@@ -97,7 +97,8 @@ class Log:
         return row
 
     def cancel(self, waits: Row, ms: int) -> Row:
-        return self.put(TIMER_TOPIC, None, ms, {"TIMER_CANCELS": str(waits["queue_offset"])}, queue_id=1, body=b"")
+        about = {"TIMER_CANCELS": str(waits["queue_offset"]), "TIMER_DEL_UNIQKEY": waits["message_id"]}
+        return self.put(TIMER_TOPIC, None, ms, about, queue_id=1, body=b"")
 
     # --- transactions ---
 

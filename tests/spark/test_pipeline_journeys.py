@@ -271,6 +271,36 @@ def test_transaction_decisions_and_recalls_are_recorded(rows: Rows) -> None:
     assert (refused["recalled_at"], refused["sent_ok"]) == (None, True)
 
 
+RECALLS = [
+    frames.stored(
+        message_id, ms, "rmq_sys_wheel_timer", properties=properties, offset_message_id=f"OFF-{message_id}{ms}"
+    )
+    for message_id, ms, properties in [
+        *((message_id, 2, {}) for message_id in "LMNOP"),
+        ("M", 60, {"TIMER_CANCELS": "0", "TIMER_DEL_UNIQKEY": "M"}),  # of Ariane's brokers
+        ("N", 60, {"TIMER_DEL_UNIQKEY": "T+N"}),  # of Apache's
+        ("O", 60, {"TIMER_DEL_UNIQKEY": "T+O"}),
+    ]
+] + [frames.stored("P", 60, properties={"TIMER_OUT_MS": "60"})]
+
+
+@given(
+    [*(pub(message_id, message_type=3, offset_message_id=f"OFF-{message_id}2") for message_id in "LMNOP")],
+    [recall("O", 50, True)],
+    stored=RECALLS,
+)
+def test_a_recall_that_no_client_traced_is_known_from_its_record(rows: Rows) -> None:
+    clock_ms = {row["message_id"]: row["producer_clock_ms"] or 0 for row in rows}
+    assert [(row["message_id"], row["recalled_at"]) for row in rows] == [
+        ("L", None),
+        ("M", at(60 - clock_ms["M"])),
+        ("N", at(60 - clock_ms["N"])),
+        ("O", at(50)),
+        ("P", None),
+    ]
+    assert {row["stored_at"] for row in rows} == {at(2)}
+
+
 TWICE = [before("M", "R1", 10), after("M", "R1", 12), before("M", "R2", 90), after("M", "R2", 95)]
 EVER = [
     event for n in range(100) for event in (before("N", f"R{n:02}", 10 * n), after("N", f"R{n:02}", 10 * n + 1, 1, 4))

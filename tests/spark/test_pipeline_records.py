@@ -36,7 +36,7 @@ from ariane.pipeline.tables import messages
 from ariane.reports import delay_report, transaction_report
 from ariane.reports.report import Report, Table
 from ariane.reports.tables import table_views
-from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_store
+from ariane.tables import DELAYS, JOURNEYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_store
 from ariane.testing import LocalCluster
 from planted_secrets import files_below, leaks, planted
 from table_contract_checks import check_home
@@ -170,15 +170,19 @@ class Sent:
     async def all_of_it(self, namesrv: str) -> None:
         now_ms = SYSTEM_CLOCK.now_ms()
         trace = TraceSettings(flush_interval=0.1)
-        async with TransactionProducer(namesrv, "P", check=self._check, trace=trace) as producer:
+        async with (
+            TransactionProducer(namesrv, "P", check=self._check, trace=trace) as producer,
+            Producer(namesrv, "Q", trace=False) as untraced,
+        ):
             for name, asked in {
                 "level": {"delay_level": 2}, "soon": {"deliver_at_ms": now_ms + 1500},
                 "far": {"deliver_at_ms": now_ms + HOUR_MS}, "recalled": {"deliver_at_ms": now_ms + HOUR_MS},
+                "recalled-untraced": {"deliver_at_ms": now_ms + HOUR_MS},
             }.items():  # fmt: skip
                 sent = await producer.send(Message(topic="T", body=name.encode(), keys=[name], **asked))  # type: ignore[arg-type]
                 self.ids[name] = sent.message_id
-                if name == "recalled":
-                    await producer.recall(sent)
+                if name.startswith("recalled"):
+                    await (untraced if name.endswith("untraced") else producer).recall(sent)
             for name in ("commit", "rollback", "checked", "never", "immune"):
                 own = {CHECK_IMMUNITY_TIME: "3600"} if name == "immune" else {}
                 message = Message(topic="T", body=name.encode(), keys=[name], properties=own)
@@ -224,8 +228,10 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     delayed = {names[row["message_id"]]: row for row in rows_of(home, DELAYS)}
     assert {name: (row["kind"], row["level"], row["state"]) for name, row in delayed.items()} == {
         "level": ("level", 2, "delivered"), "soon": ("time", None, "delivered"), "far": ("time", None, "pending"),
-        "recalled": ("time", None, "cancelled"),
+        "recalled": ("time", None, "cancelled"), "recalled-untraced": ("time", None, "cancelled"),
     }  # fmt: skip
+    recalled = {names[row["message_id"]] for row in rows_of(home, JOURNEYS) if row["recalled_at"] is not None}
+    assert recalled == {"recalled", "recalled-untraced"}
     for name in ("level", "soon"):
         assert 0 <= delayed[name]["lateness_ms"] < 2000
         assert delayed[name]["topic"] == "T"
@@ -245,7 +251,7 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     report = delay_report.report(home, **span)
     assert report.warnings == ()
     assert [(row["kind"], row["delivered"], row["pending"], row["cancelled"]) for row in part(report, "Deliveries")] == [
-        ("level", 1, 0, 0), ("time", 1, 1, 1),
+        ("level", 1, 0, 0), ("time", 1, 1, 2),
     ]  # fmt: skip
     assert [row["time"] for row in part(report, "Pending by due hour")] == [1]
     assert part(report, "Overdue") == []

@@ -25,6 +25,7 @@ from ariane.model.message import (
     START_DELIVER_TIME,
     TAGS,
     TIMER_CANCELS,
+    TIMER_DEL_UNIQKEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -253,12 +254,13 @@ class DeliveryLoop:
         counts.max_late_ms = max(counts.max_late_ms, late_ms)
         self._listener.on_delivered(message, draft, result.size)
 
-    def cancel(self, number: int, due_ms: int, born_host: bytes) -> AppendResult:
+    def cancel(self, number: int, due_ms: int, born_host: bytes, unique_key: str = "") -> AppendResult:
         """Append the cancellation of a pending timer.
 
         Args:
             number: Entry of the timer in its queue.
             born_host: Packed address of the client.
+            unique_key: That of the message, by which the pipeline finds its cancellation; empty: it has none.
 
         Raises:
             ReplyError: the timer is not pending.
@@ -266,6 +268,9 @@ class DeliveryLoop:
         if not self._store.delayed.is_pending(number, due_ms):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, "the message was delivered or cancelled before")
         now_ms = self._clock.now_ms()
+        about = {TIMER_CANCELS: str(number)}
+        if unique_key:
+            about[TIMER_DEL_UNIQKEY] = unique_key
         result = self._store.put(
             RecordDraft(
                 topic=TIMER_TOPIC,
@@ -273,7 +278,7 @@ class DeliveryLoop:
                 body=b"",
                 born_ms=now_ms,
                 born_host=born_host,
-                properties=properties.join({TIMER_CANCELS: str(number)}),
+                properties=properties.join(about),
                 tags_code=number,
             )
         )

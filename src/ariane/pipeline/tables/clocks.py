@@ -20,6 +20,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from ariane.model.message import TIMER_DEL_UNIQKEY
 from ariane.model.topic import DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.tables import CLOCKS
 
@@ -221,19 +222,22 @@ def estimate(lower_ms: Column, upper_ms: Column) -> tuple[Column, Column]:
 def stored(messages: DataFrame) -> DataFrame:
     """Return one row per message: when and where the broker stored it.
 
-    Columns: `records` (offset ids with their store times), `first_stored_at`, and `available_at` and `own_topic`: when and where
-    it was stored in its target topic.
+    Columns: `records` (offset ids with their store times), `first_stored_at`, `available_at` and `own_topic`: when and where it was
+    stored in its target topic, and `recall_stored_at`: when its recall was.
     """
     topic = F.col("topic")
     is_included = ~topic.startswith(DLQ_PREFIX) & ~topic.startswith(RETRY_PREFIX) & (topic != OP_HALF_TOPIC)
     is_target_topic = ~topic.isin(*WAITING_TOPICS)
+    is_recall = (topic == TIMER_TOPIC) & F.col("properties")[TIMER_DEL_UNIQKEY].isNotNull()
+    stored_at = F.col("store_timestamp")
     return (
         messages.where(is_included)
         .groupBy("bucket", "message_id")
         .agg(
             F.collect_set(F.struct("offset_message_id", "store_timestamp")).alias("records"),
-            F.min("store_timestamp").alias("first_stored_at"),
-            F.min(F.when(is_target_topic, F.col("store_timestamp"))).alias("available_at"),
+            F.min(F.when(~is_recall, stored_at)).alias("first_stored_at"),
+            F.min(F.when(is_recall, stored_at)).alias("recall_stored_at"),
+            F.min(F.when(is_target_topic, stored_at)).alias("available_at"),
             F.min(F.when(is_target_topic, topic)).alias("own_topic"),
         )
     )

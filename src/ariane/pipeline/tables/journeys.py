@@ -317,12 +317,15 @@ def _storing(joined: DataFrame) -> DataFrame:
     answered = _plus_ms("sent_at", F.col("send_cost_ms") + F.coalesce(clock_ms, F.lit(0)))
     sent = _plus_ms("sent_at", clock_ms)
     held_ms = F.unix_millis("available_at") - F.unix_millis("stored_at")
+    # Not every client traces its recalls, and the broker's time becomes one of the producer's clock.
+    recalled = _plus_ms("recall_stored_at", -F.coalesce(clock_ms, F.lit(0)))
     return rows.withColumn("stored_at", F.coalesce("exact_at", F.when(F.col("sent_ok"), answered))).withColumns(
         {
             "stored_exact": F.when(F.col("stored_at").isNotNull(), F.col("exact_at").isNotNull()),
             "sent_corrected_at": F.when(sent.isNotNull(), F.least(sent, F.col("exact_at"))),
             "producer_clock_measured": F.when(sent.isNotNull(), F.col("producer_clock_measured")),
             "delay_ms": F.when(F.col("exact_at").isNotNull() & held_ms.isNotNull(), F.greatest(F.lit(0), held_ms)),
+            "recalled_at": F.coalesce("recalled_at", recalled),
             "dead_lettered": F.when(
                 F.col("dead_lettered_at").isNotNull() | F.col("first_stored_at").isNotNull(),
                 F.col("dead_lettered_at").isNotNull(),

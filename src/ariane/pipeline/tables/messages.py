@@ -4,7 +4,8 @@
                           └→ record_positions   half messages, timers, and marks that refer to them by offset ─→ position_marks
 
 The bucket of a record is that of its unique id; without one, that of its store time. For a message with a long delay the month of
-the id is determined by the born time, because its records may be stored more than a month later.
+the id is determined by the born time, because its records may be stored more than a month later. The record of Ariane's brokers
+that cancels a timer becomes one of the cancelled message, as it is in Apache's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ariane.model.message import (
     START_DELIVER_TIME,
     TAGS,
     TIMER_CANCELS,
+    TIMER_DEL_UNIQKEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -72,7 +74,8 @@ def decode_records(batch: DataFrame) -> DataFrame:
     cancels = F.when(
         (F.col("topic") == TIMER_TOPIC) & (F.col("queue_id") == CANCELS), F.array(properties[TIMER_CANCELS])
     )
-    return batch.select(
+    named = batch.withColumn("message_id", F.coalesce(_cancelled_key(), "message_id"))
+    return named.select(
         *(
             (F.col(name) if name in batch.columns else F.lit(None)).cast(kind).alias(name)
             for name, kind, *_ in MESSAGES.columns
@@ -126,6 +129,12 @@ def _pairs(records: DataFrame, marks: DataFrame) -> DataFrame:
     return marked_records.withColumnRenamed("stored_at", "record_stored_at").join(means, list(position))
 
 
+def _cancelled_key() -> Column:
+    """Return the unique id of the message whose timer a record of Ariane's brokers cancels; null for other records."""
+    is_cancel = (F.col("topic") == TIMER_TOPIC) & (F.col("queue_id") == CANCELS)
+    return F.when(is_cancel, F.col("properties")[TIMER_DEL_UNIQKEY])
+
+
 def _record_bucket() -> Column:
     properties, stored, born = F.col("properties"), F.col("store_timestamp"), F.col("born_timestamp")
     is_delayed = F.coalesce(properties[DELAY], F.lit("0")) != "0"
@@ -134,4 +143,5 @@ def _record_bucket() -> Column:
     is_long = F.unix_millis(stored) - F.unix_millis(born) > LONG_MS
     reference = F.when(is_delayed & is_long, born).otherwise(stored)
     of_message = bucket_columns.bucket_of_message(F.col("message_id"), reference)
-    return F.when(properties[UNIQ_KEY].isNotNull(), of_message).otherwise(bucket_columns.bucket_of_time(stored))
+    has_key = properties[UNIQ_KEY].isNotNull() | _cancelled_key().isNotNull()
+    return F.when(has_key, of_message).otherwise(bucket_columns.bucket_of_time(stored))

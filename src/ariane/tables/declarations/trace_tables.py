@@ -161,7 +161,8 @@ JOURNEYS = TableSchema(
         "sends BIGINT": "number of traced sends of this id",
         "sent_ok BOOLEAN": "whether one of them succeeded; null if none was traced",
         "recalled_at TIMESTAMP": "producer's clock, or that of the machine of an operator who cancelled it: the delayed message "
-        "was recalled",
+        "was recalled. Without a traced recall, when its record was stored, by the producer's clock (the broker's if the offset is "
+        "unknown)",
         f"transactions ARRAY<{DECISION}>": "decisions sent by producers (their clocks), in order; null if none was traced",
         "transaction_state STRING": "COMMIT_MESSAGE or ROLLBACK_MESSAGE: the last such decision; UNKNOW: only that was sent; "
         "null: none was traced",
@@ -210,7 +211,8 @@ JOURNEYS = TableSchema(
         "dead_lettered": "messages.topic",
         "sends": "trace_events.event_time trace_events.offset_message_id",
         "sent_ok": "trace_events.success",
-        "recalled_at": "trace_events.event_time trace_events.success",
+        "recalled_at": "trace_events.event_time trace_events.success messages.store_timestamp messages.properties "
+        "clocks.lower_ms clocks.upper_ms",
         "transactions": "trace_events.event_time trace_events.transaction_state trace_events.from_check "
         "trace_events.client_host trace_events.transaction_id",
         "first_pulled_at": "messages.properties",

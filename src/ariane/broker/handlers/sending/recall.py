@@ -59,7 +59,7 @@ class RecallHandler:
             ReplyError: no pending timer has this name.
         """
         timer = self._find_timer(name)
-        return timer, self._deliveries.cancel(timer.number, timer.due_ms, born_host)
+        return timer, self._deliveries.cancel(timer.number, timer.due_ms, born_host, timer.unique_key)
 
     def _find_timer(self, name: str) -> delayed_delivery.DeliveryTimer:
         try:
