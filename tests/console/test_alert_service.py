@@ -243,9 +243,9 @@ def test_files_are_private_and_hold_what_was_saved(world: World, tmp_path: Path)
 
 def test_a_new_console_has_the_default_rules(tmp_path: Path) -> None:
     service = World(tmp_path).service
-    assert len(service.settings.rules) == 11
+    assert len(service.settings.rules) == 13
     service.delete_rule("default-age")
-    assert len(World(tmp_path).service.settings.rules) == 10
+    assert len(World(tmp_path).service.settings.rules) == 12
 
 
 def test_the_task_evaluates_and_survives_errors(world: World) -> None:
