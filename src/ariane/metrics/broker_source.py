@@ -130,17 +130,17 @@ class BrokerSource:
         self, state: ScrapedBroker, groups: Mapping[str, GroupState], pauses: Pauses
     ) -> dict[str, frozenset[int]]:
         """Return the queues by topic that a group without a committed offset starts at 0."""
-        found: dict[str, set[int]] = {}
+        starts: dict[str, set[int]] = {}
         for topic, queue_id in find_unknown_starts(state, list_pairs(state, groups), groups):
             if starts_first(self._services.store, topic, queue_id):
-                found.setdefault(topic, set()).add(queue_id)
+                starts.setdefault(topic, set()).add(queue_id)
             await pauses.add(10)  # a read of the log
-        return {topic: frozenset(ids) for topic, ids in found.items()}
+        return {topic: frozenset(ids) for topic, ids in starts.items()}
 
     async def _ages(self, progress: Iterable[PairProgress], pauses: Pauses) -> dict[Pair, int]:
         """Return the age of the oldest unconsumed message of each pair with a lag, if all of them are still stored."""
         now_ms = self._services.clock.now_ms()
-        known: dict[Pair, tuple[Mapping[int, int], int | None]] = {}
+        oldest: dict[Pair, tuple[Mapping[int, int], int | None]] = {}
         ages = {}
         for group_progress in progress:
             await pauses.add(2)
@@ -155,10 +155,10 @@ class BrokerSource:
             entry = self._oldest_ms.get(pair)
             if entry is None or entry[0] != offsets:
                 entry = (offsets, await self._oldest(group_progress.topic, offsets, pauses))
-            known[pair] = entry
+            oldest[pair] = entry
             if entry[1] is not None:
                 ages[pair] = max(0, now_ms - entry[1])
-        self._oldest_ms = known
+        self._oldest_ms = oldest
         return ages
 
     async def _oldest(self, topic: str, offsets: Mapping[int, int], pauses: Pauses) -> int | None:

@@ -123,13 +123,13 @@ def _add_missing(
     try:
         counts = {row[BUCKET]: row["count"] for row in once.groupBy(BUCKET).count().collect()}
         present = table_publisher.read_table(spark, home, table, lambda file: file.bucket in counts)
-        known = present.select(*(present[name].alias(f"known_{name}") for name in identity))
+        stored = present.select(*(present[name].alias(f"known_{name}") for name in identity))
         # Null is a value here, as in the group of a queue itself.
         is_same = reduce(
             lambda condition, other: condition & other,
-            (once[name].eqNullSafe(known[f"known_{name}"]) for name in identity),
+            (once[name].eqNullSafe(stored[f"known_{name}"]) for name in identity),
         )
-        missing = once.join(known, is_same, "left_anti").persist()
+        missing = once.join(stored, is_same, "left_anti").persist()
         try:
             count = missing.count()
             if count and not is_dry_run:

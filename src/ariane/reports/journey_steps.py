@@ -87,8 +87,8 @@ def _broker_steps(row: Mapping[str, Any]) -> Iterable[TraceStep]:
         error_ms: int | None = 0
         if not row["stored_exact"]:
             # An estimated store time is the arrival of the response: the record was stored up to the duration of the send earlier.
-            known = row["producer_clock_error_ms"] is not None and row["send_cost_ms"] is not None
-            error_ms = row["producer_clock_error_ms"] + row["send_cost_ms"] if known else None
+            is_bounded = row["producer_clock_error_ms"] is not None and row["send_cost_ms"] is not None
+            error_ms = row["producer_clock_error_ms"] + row["send_cost_ms"] if is_bounded else None
         yield _record_step(
             StepKind.STORE,
             row["stored_at"],

@@ -153,15 +153,15 @@ class HostedBroker:
         if self._broker is None:
             return []
         store = self._broker.services.store
-        found = []
+        messages = []
         for queue_id in sorted(store.topics().get(topic, ())):
             queue = MessageQueue(topic, self.config.broker_name, queue_id)
             for offset in range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)):
                 data = store.read_queue_record(topic, queue_id, offset)
                 if data is not None:
                     stored = record.decode(data)
-                    found.append(to_received_message(stored, stored.property_map(), queue))
-        return found
+                    messages.append(to_received_message(stored, stored.property_map(), queue))
+        return messages
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return by queue the offset after the last message, for queues with messages."""

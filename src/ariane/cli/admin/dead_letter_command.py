@@ -132,15 +132,15 @@ async def _matching(admin: Admin, group: str, selection: MessageFilter, limit: i
     """
     from ariane.errors import ServerUnavailable
 
-    found = await admin.search(dlq_topic(group), selection, limit=limit)
-    if found.unavailable:
-        reasons = ", ".join(f"{broker.broker} {broker.addr}: {broker.reason}" for broker in found.unavailable)
+    result = await admin.search(dlq_topic(group), selection, limit=limit)
+    if result.unavailable:
+        reasons = ", ".join(f"{broker.broker} {broker.addr}: {broker.reason}" for broker in result.unavailable)
         raise ServerUnavailable(f"cannot read all dead letters of {group}: {reasons}")
-    if not found.messages:
+    if not result.messages:
         raise NotFound("dead letter", f"of {group} that matches")
-    if found.matching is None or found.matching > limit:
+    if result.matching is None or result.matching > limit:
         raise UsageError("--limit", str(limit), "more dead letters match; narrow the filters or raise --limit")
-    return found.messages
+    return result.messages
 
 
 def _outcome_table(outcomes: list[ReplayOutcome]) -> Table:

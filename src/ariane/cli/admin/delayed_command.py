@@ -53,14 +53,14 @@ def list_(
     from ariane.cluster.messages.delayed_messages import DelayedFilter
 
     due_until_ms = None if due is None else SYSTEM_CLOCK.now_ms() + parse_duration_ms(due, "--due")
-    found = session.read(lambda admin: admin.list_delayed(DelayedFilter(due_until_ms, topic), limit=limit))
-    if not found.messages:
+    pending = session.read(lambda admin: admin.list_delayed(DelayedFilter(due_until_ms, topic), limit=limit))
+    if not pending.messages:
         remark = "No delayed message is pending." if due is None and topic is None else "No pending message matches."
     else:
-        more = "; more are pending, raise --limit to see them" if found.is_truncated else ""
-        remark = f"{len(found.messages):,} pending{more}."
-    session.show(found, *([_table(found.messages)] if found.messages else []), remark)
-    session.finish(found.unavailable)
+        more = "; more are pending, raise --limit to see them" if pending.is_truncated else ""
+        remark = f"{len(pending.messages):,} pending{more}."
+    session.show(pending, *([_table(pending.messages)] if pending.messages else []), remark)
+    session.finish(pending.unavailable)
 
 
 @app.command("show", "ariane delayed show ID", "ariane delayed show ID --json")

@@ -137,12 +137,12 @@ def _print_lag(session: AdminSession, group: str, topic: str | None, *, clears: 
 async def _fetch_lag(
     admin: Admin, group: str, topic: str | None
 ) -> tuple[GroupLag, UnconsumedAges, ConsumerStates | None]:
-    found = await admin.group_lag(group, topic)
-    if not any(queue.consumer_offset for queue in found.queues):
+    lag = await admin.group_lag(group, topic)
+    if not any(queue.consumer_offset for queue in lag.queues):
         await admin.check_group(group)
-    ages = await admin.unconsumed_ages(found)
+    ages = await admin.unconsumed_ages(lag)
     connections = await admin.consumer_connections(group)
-    return found, ages, None if connections is None else await admin.consumer_states(group, connections)
+    return lag, ages, None if connections is None else await admin.consumer_states(group, connections)
 
 
 def _lag_text(
@@ -183,15 +183,15 @@ def show(group: GroupArgument, session: AdminSession) -> None:
     """Print the configuration of a consumer group on each broker."""
     from ariane.cli.mqadmin.value_text import group_fields
 
-    found = session.read(lambda admin: admin.group_configs(group))
-    names = list(group_fields(found.values[0][1])) if found.values else []
+    configs = session.read(lambda admin: admin.group_configs(group))
+    names = list(group_fields(configs.values[0][1])) if configs.values else []
     rows = tuple(
-        (name, *(group_fields(config)[name] for _, config in found.values)) for name in names if name != "groupName"
+        (name, *(group_fields(config)[name] for _, config in configs.values)) for name in names if name != "groupName"
     )
-    brokers = (server.broker for server, _ in found.values)
-    data = [{"cluster": server.cluster, "broker": server.broker, "config": config} for server, config in found.values]
+    brokers = (server.broker for server, _ in configs.values)
+    data = [{"cluster": server.cluster, "broker": server.broker, "config": config} for server, config in configs.values]
     session.show(data, f"GROUP {group}", table(("SETTING", *brokers), rows))
-    session.finish(found.unavailable)
+    session.finish(configs.unavailable)
 
 
 @app.command("clients", "ariane group clients billing")
@@ -203,10 +203,10 @@ def clients(group: GroupArgument, session: AdminSession) -> None:
     from ariane.cli.mqadmin.commands.progress_commands import state_data
     from ariane.protocol.versions import version_name
 
-    found = session.read(lambda admin: admin.consumer_states(group))
+    answer = session.read(lambda admin: admin.consumer_states(group))
     data, rows = [], []
-    for client in found.connections.connections:
-        state = found.states.get(client.client_id)
+    for client in answer.connections.connections:
+        state = answer.states.get(client.client_id)
         queues = None if state is None else len(state.queues)
         cached = None if state is None else sum(info.cached_msg_count for info in state.queues.values())
         rows.append(
@@ -217,9 +217,9 @@ def clients(group: GroupArgument, session: AdminSession) -> None:
             | ({} if state is None else state_data(state))
         )
     names = ("CLIENT", "ADDRESS", "LANGUAGE", "VERSION", "QUEUES", "CACHED")
-    title = f"GROUP {group} · {found.connections.consume_type} · {found.connections.message_model}"
+    title = f"GROUP {group} · {answer.connections.consume_type} · {answer.connections.message_model}"
     session.show(data, title, table(names, rows))
-    session.finish(found.unavailable)
+    session.finish(answer.unavailable)
 
 
 @app.command("subscriptions", "ariane group subscriptions billing")
@@ -231,25 +231,25 @@ def subscriptions(group: GroupArgument, session: AdminSession) -> None:
     """
     from ariane.cluster.groups.consumer_status import find_inconsistent
 
-    found = session.read(lambda admin: admin.consumer_states(group))
-    differing = find_inconsistent(group, found.states)
+    answer = session.read(lambda admin: admin.consumer_states(group))
+    differing = find_inconsistent(group, answer.states)
     rows = tuple(
         (subscription.topic, subscription.sub_string or "*", client_id.split("#")[0])
-        for client_id, state in found.states.items()
+        for client_id, state in answer.states.items()
         for subscription in state.subscriptions
     )
     data = {
         "group": group,
         "clients": {
             client_id: {subscription.topic: subscription.sub_string for subscription in state.subscriptions}
-            for client_id, state in found.states.items()
+            for client_id, state in answer.states.items()
         },
         "inconsistentTopics": differing,
     }
     notes = [f"Inconsistent: clients subscribe to {topic.topic} differently." for topic in differing]
     summary = notes or ["The subscriptions are the same in all clients."]
     session.show(data, table(("TOPIC", "EXPRESSION", "CLIENT"), rows), *summary)
-    session.finish(found.unavailable)
+    session.finish(answer.unavailable)
     if differing:
         raise typer.Exit(INCONSISTENT)
 
@@ -299,9 +299,9 @@ def change(
         )
 
     async def work(admin: Admin) -> tuple[list[Any], tuple[Any, ...]]:
-        found = await admin.group_configs(group, await admin.select_brokers(cluster=cluster))
-        configs = [(server, msgspec.structs.replace(config, **given)) for server, config in found.values]
-        return await admin.save_groups(configs), found.unavailable
+        current = await admin.group_configs(group, await admin.select_brokers(cluster=cluster))
+        configs = [(server, msgspec.structs.replace(config, **given)) for server, config in current.values]
+        return await admin.save_groups(configs), current.unavailable
 
     changes, unavailable = session.run(work)
     brokers = [change.addr for change in changes]

@@ -78,13 +78,13 @@ def show(message_id: MessageId, *, topic: TopicOfId = None, session: AdminSessio
 
     Retries, dead letters and delayed messages have the unique key of the message that they are a copy of.
     """
-    found = session.read(lambda admin: _find(admin, message_id, topic))
+    result = session.read(lambda admin: _find(admin, message_id, topic))
     copies = [
         f"Also stored in {copy.queue.topic}, {time_text(copy.store_ms)}: {copy.offset_message_id}"
-        for copy in found.messages[1:]
+        for copy in result.messages[1:]
     ]
-    session.show(found.messages, *message_lines(found.messages[0]), *copies)
-    session.finish(found.unavailable)
+    session.show(result.messages, *message_lines(result.messages[0]), *copies)
+    session.finish(result.unavailable)
 
 
 @app.command(
@@ -111,18 +111,18 @@ def search_topic(
     session: AdminSession, topic: str, selection: MessageFilter, limit: int, *, is_dead_letter: bool = False
 ) -> None:
     """Print the newest messages of a topic that match, and how many are omitted."""
-    found = session.read(lambda admin: admin.search(topic, selection, limit=limit))
-    if not found.messages:
+    result = session.read(lambda admin: admin.search(topic, selection, limit=limit))
+    if not result.messages:
         remark = f"No messages of {topic} match.\n{_searched_range(selection)}"
-    elif found.matching is None:
-        remark = f"{count_text(len(found.messages), 'message')}; unknown how many more match."
+    elif result.matching is None:
+        remark = f"{count_text(len(result.messages), 'message')}; unknown how many more match."
     else:
-        omitted = found.matching - len(found.messages)
+        omitted = result.matching - len(result.messages)
         more = f"; {omitted:,} older omitted, raise --limit to see them" if omitted else ""
-        remark = f"{count_text(len(found.messages), 'message')}{more}."
-    tables = [message_table(found.messages, with_origin=is_dead_letter)] if found.messages else []
-    session.show(found, *tables, remark, *clock_remarks(found.messages))
-    session.finish(found.unavailable)
+        remark = f"{count_text(len(result.messages), 'message')}{more}."
+    tables = [message_table(result.messages, with_origin=is_dead_letter)] if result.messages else []
+    session.show(result, *tables, remark, *clock_remarks(result.messages))
+    session.finish(result.unavailable)
 
 
 def _searched_range(selection: MessageFilter) -> str:
@@ -267,10 +267,10 @@ def track(message_id: MessageId, *, topic: TopicOfId = None, session: AdminSessi
 
 
 async def _find(admin: Admin, message_id: str, topic: str | None) -> QueryResult:
-    found = await admin.find_messages(message_id, topic)
-    if found.first is None:
-        raise found.not_found("message", message_id)
-    return found
+    result = await admin.find_messages(message_id, topic)
+    if result.first is None:
+        raise result.not_found("message", message_id)
+    return result
 
 
 def _properties(texts: list[str]) -> dict[str, str]:

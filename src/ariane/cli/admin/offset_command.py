@@ -39,7 +39,7 @@ def show(
         await admin.check_group(group)
         return await admin.group_lag(group, topic)
 
-    found = session.read(work)
+    lag = session.read(work)
     names = ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "CONSUMED UNTIL")
     rows = tuple(
         (
@@ -51,10 +51,10 @@ def show(
             queue.lag,
             utc_time(queue.consumed_ms) if queue.consumed_ms is not None else "-",
         )
-        for queue in found.queues
+        for queue in lag.queues
     )
-    session.show([queue_data(queue) for queue in found.queues], table(names, rows))
-    session.finish(found.unavailable)
+    session.show([queue_data(queue) for queue in lag.queues], table(names, rows))
+    session.finish(lag.unavailable)
 
 
 @app.command(

@@ -40,20 +40,20 @@ def list_(
     session: AdminSession,
 ) -> None:
     """List open transactions: half messages without a decision."""
-    found = session.read(
+    listed = session.read(
         lambda admin: (
             admin.list_check_limit_exceeded(cluster=cluster, limit=limit)
             if over_limit
             else admin.list_open_transactions(cluster=cluster, limit=limit)
         )
     )
-    rows = [half for broker in found.brokers for half in broker.messages]
-    total = sum(broker.total for broker in found.brokers)
+    rows = [half for broker in listed.brokers for half in broker.messages]
+    total = sum(broker.total for broker in listed.brokers)
     kind = "discarded half messages" if over_limit else "open transactions"
     omitted = f"; {total - len(rows):,} omitted, raise --limit to see them" if total > len(rows) else ""
     remark = f"{total:,} {kind}{omitted}." if rows else f"No {kind}."
-    session.show(found, *([_table(rows)] if rows else []), remark)
-    session.finish(found.unavailable)
+    session.show(listed, *([_table(rows)] if rows else []), remark)
+    session.finish(listed.unavailable)
 
 
 @app.command("resume", "ariane transaction resume ID --dry-run", "ariane transaction resume ID")

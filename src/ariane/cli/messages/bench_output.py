@@ -191,9 +191,9 @@ def latency_meaning(plan: BenchPlan, throughput: Throughput) -> str | None:
     start = "the call" if plan.rate is None else "when it was due (--rate)"
     if throughput.role == Role.CONSUME:
         return f"latency from {start} to the listener of the consumer"
-    what = "batch" if plan.method is SendMethod.BATCH and throughput.role == Role.SEND else "message"
+    unit = "batch" if plan.method is SendMethod.BATCH and throughput.role == Role.SEND else "message"
     end = "reply" if throughput.role == Role.REQUEST else "acknowledgement"
-    return f"latency of a {what} from {start} to the {end}"
+    return f"latency of a {unit} from {start} to the {end}"
 
 
 def cleanup_line(result: BenchResult) -> str:

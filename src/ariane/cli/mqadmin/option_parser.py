@@ -44,9 +44,9 @@ def create_parser(command: AdminCommand, summary: str, prog: str) -> CommandPars
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=80),
     )  # fmt: skip
     parser.one_of = command.one_of
-    own = parser.add_argument_group("Options")
+    specific = parser.add_argument_group("Options")
     for option in command.options:
-        _add(own, option)
+        _add(specific, option)
     common = parser.add_argument_group("Common options")
     common.add_argument("-h", "--help", action="help", help="Print this help and exit.")
     common.add_argument(

@@ -55,8 +55,8 @@ def explain(
     as_of_ms = _as_of_ms(tables_dir, {origin for column in columns for origin in column["fresh_as"]}, now_ms)
     for column in columns:
         times = [as_of_ms[origin] for origin in column["fresh_as"]]
-        known = [time for time in times if time is not None]
-        column["as_of_ms"] = min(known) if len(known) == len(times) else None
+        present = [time for time in times if time is not None]
+        column["as_of_ms"] = min(present) if len(present) == len(times) else None
     if as_json:
         for column in columns:
             typer.echo(json.dumps(column))

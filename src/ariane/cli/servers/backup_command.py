@@ -107,13 +107,13 @@ def check(
     sound: set[str] = set()
     for backup_id in list_ids(target) if every else [backup]:
         manifest = read_manifest(target, backup_id)
-        found = 0
+        count = 0
         for fault in find_faults(target, manifest, sound=sound):
-            found += 1
+            count += 1
             typer.echo(f"{manifest.id}: {fault.file.path}: {fault.reason}", err=True)
-        if not found:
+        if not count:
             typer.echo(f"{manifest.id}: {len(manifest.files):,} files, {manifest.length:,} bytes: no faults")
-        faults += found
+        faults += count
     if faults:
         raise DamagedBackup(f"{faults} parts are missing or damaged")
 

@@ -74,13 +74,13 @@ def _point(row: TopicTraffic, now_ms: int) -> str:
 
 def _sums(row: TopicTraffic) -> tuple[float | None, int | None, float | None, int | None]:
     received = [group.received for group in row.groups]
-    known = [traffic for traffic in received if traffic is not None]
-    is_known = len(known) == len(received)
+    present = [traffic for traffic in received if traffic is not None]
+    is_known = len(present) == len(received)
     return (
         row.stored.tps if row.stored is not None else None,
         row.stored.messages_24h if row.stored is not None else None,
-        sum((traffic.tps for traffic in known), start=0.0) if is_known else None,
-        sum(traffic.messages_24h for traffic in known) if is_known else None,
+        sum((traffic.tps for traffic in present), start=0.0) if is_known else None,
+        sum(traffic.messages_24h for traffic in present) if is_known else None,
     )
 
 

@@ -191,10 +191,10 @@ async def client_state(admin: ClusterAdmin, parameters: Parameters) -> Json:
 @producer_routes.get("/producerConnection.query")
 async def producer_connections(admin: ClusterAdmin, parameters: Parameters) -> Json:
     """Return the connected producers of a group."""
-    found = await admin.producer_connections(parameters.text("producerGroup"), parameters.text("topic"))
-    if found.unavailable:
-        raise ServerUnavailable(f"producers are incomplete: {found.unavailable[0]}")
-    return {"connectionSet": [connection_shape(client) for client in found.connections]}
+    producers = await admin.producer_connections(parameters.text("producerGroup"), parameters.text("topic"))
+    if producers.unavailable:
+        raise ServerUnavailable(f"producers are incomplete: {producers.unavailable[0]}")
+    return {"connectionSet": [connection_shape(client) for client in producers.connections]}
 
 
 async def _group_shape(admin: Admin, name: str) -> Json:

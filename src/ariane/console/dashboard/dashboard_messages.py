@@ -66,11 +66,11 @@ async def view_traced_message(admin: ClusterAdmin, parameters: Parameters) -> Js
 async def messages_of_key(admin: ClusterAdmin, parameters: Parameters) -> list[Json]:
     """Return all messages of a topic with a key; Apache returns 64 at most."""
     topic, key = parameters.text("topic"), parameters.text("key")
-    found = await admin.query_by_key(topic, key)
-    check_complete(found.unavailable)
-    if not found.messages:
-        raise found.not_found(f"message of {topic} with key", key)
-    return [message_shape(message) for message in found.messages]
+    result = await admin.query_by_key(topic, key)
+    check_complete(result.unavailable)
+    if not result.messages:
+        raise result.not_found(f"message of {topic} with key", key)
+    return [message_shape(message) for message in result.messages]
 
 
 @routes.get("/queryMessageByTopic.query")
@@ -78,12 +78,12 @@ async def messages_of_topic(admin: ClusterAdmin, parameters: Parameters) -> JSON
     """Return the newest messages of a time range without bodies, the newest first; a header counts those omitted."""
     topic = parameters.text("topic")
     wanted = MessageFilter(since_ms=parameters.whole("begin"), until_ms=parameters.whole("end") + 1)
-    found = await admin.search(topic, wanted, limit=MESSAGES_MAX)
-    check_complete(found.unavailable)
-    shapes = [message_shape(message, with_body=False) for message in reversed(found.messages)]
+    result = await admin.search(topic, wanted, limit=MESSAGES_MAX)
+    check_complete(result.unavailable)
+    shapes = [message_shape(message, with_body=False) for message in reversed(result.messages)]
     response = succeeded(shapes)
-    if found.matching is None or found.matching > len(shapes):
-        response.headers[OMITTED_HEADER] = "unknown" if found.matching is None else str(found.matching - len(shapes))
+    if result.matching is None or result.matching > len(shapes):
+        response.headers[OMITTED_HEADER] = "unknown" if result.matching is None else str(result.matching - len(shapes))
     return response
 
 
@@ -150,10 +150,10 @@ async def find_message(admin: Admin, topic: str | None, message_id: str) -> Rece
             return await admin.view_by_offset_id(message_id)
         except (ReplyError, ProtocolError):
             pass  # no record begins there: it may be a unique key all the same
-    found = await admin.find_messages(message_id, topic)
-    if found.first is None:
-        raise found.not_found("message", message_id)
-    return found.first
+    result = await admin.find_messages(message_id, topic)
+    if result.first is None:
+        raise result.not_found("message", message_id)
+    return result.first
 
 
 async def consume(admin: Admin, message: ReceivedMessage, group: str, client: str | None) -> DirectConsumption:

@@ -60,11 +60,11 @@ async def trace_graph(services: Services, parameters: Parameters) -> Json:
 
 async def _views(services: ConsoleServices, message_id: str, topic: str) -> list[Json]:
     async with services.admin() as admin:
-        found = await admin.query_by_key(topic, message_id)
-    check_complete(found.unavailable)
-    views = list(_views_of(found, message_id))
+        result = await admin.query_by_key(topic, message_id)
+    check_complete(result.unavailable)
+    views = list(_views_of(result, message_id))
     if not views:
-        raise found.not_found(f"trace in {topic} of message", message_id)
+        raise result.not_found(f"trace in {topic} of message", message_id)
     return views
 
 
@@ -140,9 +140,9 @@ def _subscription_nodes(views: list[Json]) -> list[Json]:
     groups: dict[str, list[Json]] = {}
     for request_id in dict.fromkeys([*starts, *ends]):
         start, end = starts.get(request_id), ends.get(request_id)
-        known = start or end
-        assert known is not None
-        groups.setdefault(known["groupName"] or UNKNOWN_GROUP, []).append(_consume_node(start, end, known))
+        record = start or end
+        assert record is not None
+        groups.setdefault(record["groupName"] or UNKNOWN_GROUP, []).append(_consume_node(start, end, record))
     return [{"subscriptionGroup": group, "consumeNodeList": _latest_first(nodes)} for group, nodes in groups.items()]
 
 

@@ -58,8 +58,8 @@ class OffsetObserver:
                     position = _Position(offset, now_ms)
                 current[queue_id] = position
                 if now_ms - position.since_ms >= BLOCKED_MS:
-                    found = BlockedOffset(progress.topic, progress.broker.name, queue_id, position.since_ms)
-                    blocked[progress.group].append(found)
+                    queue = BlockedOffset(progress.topic, progress.broker.name, queue_id, position.since_ms)
+                    blocked[progress.group].append(queue)
         self._positions = positions
         if now_ms - self._started_ms < BLOCKED_MS:
             return None

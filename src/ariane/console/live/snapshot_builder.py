@@ -111,11 +111,11 @@ def broker_sets(brokers: Iterable[ScrapedBroker]) -> dict[str, BrokerSet]:
     sets = {}
     for name, infos in runtimes.items():
         try:
-            found = broker_set(name, infos)
+            members = broker_set(name, infos)
         except ProtocolError:
             continue
-        if found is not None:
-            sets[name] = found
+        if members is not None:
+            sets[name] = members
     return sets
 
 
@@ -234,8 +234,8 @@ def _rate(broker: ScrapedBroker, statistic: str, key: str) -> float | None:
 
 
 def _known_sum(parts: Iterable[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
+    present = [part for part in parts if part is not None]
+    return sum(present) if present else None
 
 
 def _is_unseen(broker: ScrapedBroker) -> bool:

@@ -77,10 +77,10 @@ class SubscriptionChecks:
         is_inconsistent = None
         try:
             async with self._slots:
-                found = await self._source.admin().consumer_states(group)
-            is_inconsistent = bool(find_inconsistent(group, found.states))
+                answer = await self._source.admin().consumer_states(group)
+            is_inconsistent = bool(find_inconsistent(group, answer.states))
             # A client that did not respond may be the one that differs.
-            if not is_inconsistent and (found.unavailable or not found.states):
+            if not is_inconsistent and (answer.unavailable or not answer.states):
                 is_inconsistent = None
         except ArianeError:
             pass  # unknown: the group went offline, or its broker does not respond, which the list shows

@@ -17,10 +17,10 @@ def spark_path(points: Sequence[tuple[int, float | None]]) -> str:
     Args:
         points: Time and value, oldest first.
     """
-    known = [value for _, value in points if value is not None]
-    if len(known) < 2:
+    present = [value for _, value in points if value is not None]
+    if len(present) < 2:
         return ""
-    last_ms, top = points[-1][0], max(*known, 0.0) or 1.0
+    last_ms, top = points[-1][0], max(*present, 0.0) or 1.0
     parts = []
     is_drawing = False
     for ms, value in points:

@@ -105,21 +105,21 @@ def paginate(
     if column not in columns:
         raise UsageError("sort", column, f"expected one of: {', '.join(sorted(columns))}")
     text = query.q.strip().lower()
-    found = [row for row in rows if text in name(row).lower()] if text else list(rows)
+    matches = [row for row in rows if text in name(row).lower()] if text else list(rows)
     key, is_descending = columns[column], order == "desc"
-    known = [row for row in found if key(row) is not None]
-    unknown = [row for row in found if key(row) is None]
+    valued = [row for row in matches if key(row) is not None]
+    unknown = [row for row in matches if key(row) is None]
     # A list may have become shorter since the link to its last page was shown.
-    number = min(query.page, max(1, -(-len(found) // query.size)))
+    number = min(query.page, max(1, -(-len(matches) // query.size)))
     last = number * query.size
     # The name is the second key: rows with equal values keep their place between two requests.
-    known.sort(key=name)
-    if last < len(known) // 8:
+    valued.sort(key=name)
+    if last < len(valued) // 8:
         select = heapq.nlargest if is_descending else heapq.nsmallest
-        first_rows = select(last, known, key=key)
+        first_rows = select(last, valued, key=key)
     else:
-        known.sort(key=key, reverse=is_descending)
+        valued.sort(key=key, reverse=is_descending)
         unknown.sort(key=name)
-        first_rows = known + unknown
+        first_rows = valued + unknown
     items = first_rows[last - query.size : last]
-    return Page(items=items, total=len(found), page=number, size=query.size, sort=column, order=order, q=query.q)
+    return Page(items=items, total=len(matches), page=number, size=query.size, sort=column, order=order, q=query.q)

@@ -268,49 +268,49 @@ class DetailRounds:
         lagging = {(topic, group): positions for topic, group, positions in progress if positions}
         before, asked_s = self._known_ages.get(broker.addr, {}), self._clock.monotonic()
         # While the oldest message remains the same, its age grows with the time: the broker need not be asked again.
-        known = {
+        current = {
             pair: before[pair]
             for pair, positions in lagging.items()
             if pair in before and before[pair].positions == positions
         }
-        reported = await self._requests(broker).all_oldest_ages([pair for pair in lagging if pair not in known])
+        reported = await self._requests(broker).all_oldest_ages([pair for pair in lagging if pair not in current])
         for pair, ages in reported.items():
             # The oldest message is only known if every lagging queue has an age.
             if ages and lagging[pair].keys() <= ages.keys():
-                known[pair] = KnownAge(lagging[pair], max(ages[queue] for queue in lagging[pair]), asked_s)
-        self._known_ages[broker.addr] = known
-        return {pair: age.age_ms + round((asked_s - age.asked_s) * 1000) for pair, age in known.items()}
+                current[pair] = KnownAge(lagging[pair], max(ages[queue] for queue in lagging[pair]), asked_s)
+        self._known_ages[broker.addr] = current
+        return {pair: age.age_ms + round((asked_s - age.asked_s) * 1000) for pair, age in current.items()}
 
 
 async def _responsive(rounds: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
     """Return the results of the brokers that responded, by address."""
-    found = {}
+    results = {}
     for addr, result in zip(rounds, await asyncio.gather(*rounds.values(), return_exceptions=True), strict=True):
         if isinstance(result, ArianeError):
             log.warning("Broker %s stopped responding: %s", addr, result)
         elif isinstance(result, BaseException):
             raise result
         else:
-            found[addr] = result
-    return found
+            results[addr] = result
+    return results
 
 
 async def _groups_at(requests: StatisticsRequests, groups: Sequence[str]) -> dict[str, GroupState]:
     """Return the states of groups. A group whose request failed stays unknown, the others are reported."""
     headers = [GroupRef(group) for group in groups]
     responses = await requests.request_many(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers)
-    found = {}
+    states = {}
     for group, response in zip(groups, responses, strict=True):
         state = None if isinstance(response, ArianeError) else _group_state(requests, group, response)
         if state is not None:
-            found[group] = state
-    return found
+            states[group] = state
+    return states
 
 
 async def _statuses(
     requests: Mapping[str, StatisticsRequests], groups: Mapping[str, GroupState], homes: Mapping[str, str]
 ) -> tuple[ClientRates, ...]:
-    found = await asyncio.gather(
+    rates = await asyncio.gather(
         *(
             _client_rates(requests[homes[group]], group, client)
             for group, state in groups.items()
@@ -318,7 +318,7 @@ async def _statuses(
             for client in state.clients
         )
     )
-    return tuple(status for statuses in found for status in statuses)
+    return tuple(status for statuses in rates for status in statuses)
 
 
 def _group_state(requests: StatisticsRequests, group: str, response: Command) -> GroupState | None:

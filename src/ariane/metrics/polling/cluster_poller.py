@@ -167,7 +167,7 @@ class ClusterPoller:
         responses = await asyncio.gather(
             *(client.fetch_cluster() for client in self._name_servers.values()), return_exceptions=True
         )
-        found: dict[tuple[str, int], ListedBroker] = {}
+        listed: dict[tuple[str, int], ListedBroker] = {}
         is_up = {}
         for addr, response in zip(self._name_servers, responses, strict=True):
             is_up[addr] = not isinstance(response, BaseException)
@@ -179,9 +179,9 @@ class ClusterPoller:
                 self._silent.discard(f"Name server {addr}")
                 for name, broker in response.broker_addr_table.items():
                     for broker_id, broker_addr in broker.broker_addrs.items():
-                        found[name, broker_id] = ListedBroker(broker.cluster, name, broker_id, broker_addr)
-        remembered = self._remembered(found, is_known=any(is_up.values()))
-        return [broker for _, broker in sorted((found | remembered).items())], is_up
+                        listed[name, broker_id] = ListedBroker(broker.cluster, name, broker_id, broker_addr)
+        remembered = self._remembered(listed, is_known=any(is_up.values()))
+        return [broker for _, broker in sorted((listed | remembered).items())], is_up
 
     def _remembered(
         self, found: Mapping[tuple[str, int], ListedBroker], *, is_known: bool

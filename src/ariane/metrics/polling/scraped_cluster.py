@@ -251,10 +251,10 @@ async def compute_progress(
     brokers: Iterable[ScrapedBroker], groups: Mapping[str, GroupState], pauses: Pauses
 ) -> tuple[PairProgress, ...]:
     """Return the progress of all groups on the masters among `brokers` that responded."""
-    found = []
+    pairs = []
     for broker in brokers:
         if broker.is_master and broker.is_up:
             for progress in iter_progress(broker, groups):
-                found.append(progress)
+                pairs.append(progress)
                 await pauses.add(1 + len(progress.ranges))
-    return tuple(found)
+    return tuple(pairs)

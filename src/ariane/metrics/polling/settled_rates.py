@@ -34,13 +34,13 @@ class _Unmoved:
         """Replace all values."""
         before, self._since = self._since, {}
         for key, value in values:
-            known = before.get(key)
-            self._since[key] = known if known is not None and known[0] == value else (value, now_s)
+            earlier = before.get(key)
+            self._since[key] = earlier if earlier is not None and earlier[0] == value else (value, now_s)
 
     def since(self, key: Hashable) -> float:
         """Return the time; infinity for an unknown value."""
-        known = self._since.get(key)
-        return float("inf") if known is None else known[1]
+        earlier = self._since.get(key)
+        return float("inf") if earlier is None else earlier[1]
 
 
 class SettledRates:

@@ -69,21 +69,21 @@ async def request_statistics(
     requests: StatisticsRequests, wanted: Sequence[StatisticKey]
 ) -> tuple[dict[Statistic, MinuteRate], frozenset[Statistic]]:
     """Return the statistics that exist, and those whose request was rejected."""
-    found: dict[Statistic, MinuteRate] = {}
+    rates: dict[Statistic, MinuteRate] = {}
     lost: set[Statistic] = set()
     for number in range(max((len(statistic.names) for statistic in wanted), default=0)):
         # Where the number does not exist, the size does not either.
         names = [
             (statistic.names[number], statistic.key)
             for statistic in wanted
-            if len(statistic.names) > number and (number == 0 or (statistic.names[number - 1], statistic.key) in found)
+            if len(statistic.names) > number and (number == 0 or (statistic.names[number - 1], statistic.key) in rates)
         ]
         for statistic, item in (await requests.minute_statistics(names)).items():
             if item is None:
                 lost.add(statistic)
             elif item is not NOT_COUNTED:
-                found[statistic] = MinuteRate(item.sum, item.tps)
-    return found, frozenset(lost)
+                rates[statistic] = MinuteRate(item.sum, item.tps)
+    return rates, frozenset(lost)
 
 
 def is_nonzero(rate: MinuteRate | None) -> bool:

@@ -167,8 +167,8 @@ def _common_clock() -> Column:
 def _clock() -> Column:
     """Return the bounds of the offset to the broker of a record, as `clock_offset.to_broker` chooses them."""
     store_host = _text(TEXTS["store_host"])
-    own = F.filter("clock_offsets", lambda offset: offset["addr"] == store_host)
-    chosen = F.coalesce(F.get(own, F.lit(0)), F.col("common_clock"))
+    of_broker = F.filter("clock_offsets", lambda offset: offset["addr"] == store_host)
+    chosen = F.coalesce(F.get(of_broker, F.lit(0)), F.col("common_clock"))
     return F.when(F.col("clock_offsets").isNotNull(), chosen)
 
 

@@ -55,5 +55,5 @@ def __getattr__(name: str) -> Any:
         message = _pool().FindMessageTypeByName(f"{PACKAGE}.{name}")
     except KeyError:
         raise AttributeError(name) from None
-    found = globals()[name] = message_factory.GetMessageClass(message)
-    return found
+    kind = globals()[name] = message_factory.GetMessageClass(message)
+    return kind

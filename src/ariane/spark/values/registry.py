@@ -81,11 +81,11 @@ def fetch_schema(registry: SchemaRegistry, schema_id: int) -> SchemaText:
         ConfigError: the credentials cannot be read.
     """
     client = _Client(registry)
-    what = registry.describe(schema_id)
+    description = registry.describe(schema_id)
     if registry.ids == "schemas":
-        return client.confluent(f"/schemas/ids/{schema_id}", what)
+        return client.confluent(f"/schemas/ids/{schema_id}", description)
     path = f"/ids/{registry.ids}/{schema_id}"
-    return client.apicurio(path, f"{path}/references", what)
+    return client.apicurio(path, f"{path}/references", description)
 
 
 def fetch_latest(registry: SchemaRegistry, subject: str) -> SchemaText:

@@ -93,9 +93,9 @@ async def update_global_white_addr(admin: Admin, options: Options) -> AsyncItera
 @COMMANDS.add("clusterAclConfigVersion", BROKER, CLUSTER)
 async def cluster_acl_config_version(admin: Admin, options: Options) -> AsyncIterator[Output]:
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
-    found = await admin.acl_versions(servers)
+    answers = await admin.acl_versions(servers)
     rows = [VERSION_COLUMNS] if options.clusterName is not None else []
-    versions = [version for _, files in found.values for version in files]
+    versions = [version for _, files in answers.values for version in files]
     rows += [
         (
             version.cluster,
@@ -109,7 +109,7 @@ async def cluster_acl_config_version(admin: Admin, options: Options) -> AsyncIte
     ]
     text = lines(f"{a:<16}  {b:<22}  {c:<22}  {d:<20}  {e:<22}  {f:<22}" for a, b, c, d, e, f in rows)
     whose = "cluster" if options.clusterName is not None else "broker"
-    if not found.unavailable:
+    if not answers.unavailable:
         text += f"get {whose}'s plain access config version success.\n"
     data = [
         {
@@ -122,21 +122,21 @@ async def cluster_acl_config_version(admin: Admin, options: Options) -> AsyncIte
         }
         for version in versions
     ]
-    yield Output(text, data, found.unavailable)
+    yield Output(text, data, answers.unavailable)
 
 
 @COMMANDS.add("getAclConfig", BROKER, CLUSTER, aliases=("getAccessConfigSubCommand",))
 async def get_acl_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the accounts of a broker or of all masters of a cluster. Secret keys are masked."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
-    found = await admin.acl_configs(servers)
+    configs = await admin.acl_configs(servers)
     text = ""
-    for _, config in found.values:
+    for _, config in configs.values:
         text += f"\n{'globalWhiteRemoteAddresses':<20}: [{', '.join(config.global_white_addrs)}]\n\naccounts:\n"
         for account in config.plain_access_configs:
             text += lines(f"  {name:<18}: {value}" for name, value in _fields(account).items()) + "\n"
-    data = [{"broker": server.broker, "addr": server.addr, "config": config} for server, config in found.values]
-    yield Output(text, data, found.unavailable)
+    data = [{"broker": server.broker, "addr": server.addr, "config": config} for server, config in configs.values]
+    yield Output(text, data, configs.unavailable)
 
 
 def _fields(account: AccountBody) -> dict[str, str]:

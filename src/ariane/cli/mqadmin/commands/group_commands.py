@@ -109,33 +109,33 @@ async def get_consumer_config(admin: Admin, options: Options) -> AsyncIterator[O
 async def consumer_connection(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the connected clients of a group and its subscriptions."""
     servers = await admin.select_brokers(broker=options.brokerAddr)
-    found = await admin.connected_consumers(options.consumerGroup, servers)
+    consumers = await admin.connected_consumers(options.consumerGroup, servers)
     text = lines(
         [
             f"{'#ClientId':<36} {'#ClientAddr':<22} {'#Language':<10} #Version",
             *(
                 f"{client.client_id:<36} {client.client_addr:<22} {client.language!s:<10} {version_name(client.version)}"
-                for client in found.connections
+                for client in consumers.connections
             ),
             "",
             "Below is subscription:",
             f"{'#Topic':<20} #SubExpression",
-            *(f"{data.topic:<20} {data.sub_string}" for data in found.subscriptions.values()),
+            *(f"{data.topic:<20} {data.sub_string}" for data in consumers.subscriptions.values()),
             "",
-            f"ConsumeType: {found.consume_type}",
-            f"MessageModel: {found.message_model}",
-            f"ConsumeFromWhere: {found.consume_from_where}",
+            f"ConsumeType: {consumers.consume_type}",
+            f"MessageModel: {consumers.message_model}",
+            f"ConsumeFromWhere: {consumers.consume_from_where}",
         ]
     )
     data = {
-        "group": found.group,
-        "clients": [client_data(client) for client in found.connections],
-        "subscriptions": {topic: data.sub_string for topic, data in found.subscriptions.items()},
-        "consumeType": found.consume_type,
-        "messageModel": found.message_model,
-        "consumeFromWhere": found.consume_from_where,
+        "group": consumers.group,
+        "clients": [client_data(client) for client in consumers.connections],
+        "subscriptions": {topic: data.sub_string for topic, data in consumers.subscriptions.items()},
+        "consumeType": consumers.consume_type,
+        "messageModel": consumers.message_model,
+        "consumeFromWhere": consumers.consume_from_where,
     }
-    yield Output(text, data, found.unavailable)
+    yield Output(text, data, consumers.unavailable)
 
 
 @COMMANDS.add(
@@ -145,12 +145,12 @@ async def consumer_connection(admin: Admin, options: Options) -> AsyncIterator[O
 )
 async def producer_connection(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the connected producers of a group."""
-    found = await admin.producer_connections(options.producerGroup, options.topic)
+    producers = await admin.producer_connections(options.producerGroup, options.topic)
     rows = (
         f"{number:04d}  {client.client_id:<32} {client.client_addr:<22} {client.language!s:<8} {version_name(client.version)}"
-        for number, client in enumerate(found.connections, 1)
+        for number, client in enumerate(producers.connections, 1)
     )
-    yield Output(lines(rows), [client_data(client) for client in found.connections], found.unavailable)
+    yield Output(lines(rows), [client_data(client) for client in producers.connections], producers.unavailable)
 
 
 @COMMANDS.add("producer", Option("b", "broker", "Broker, HOST:PORT or name.", metavar="ADDR", is_required=True))

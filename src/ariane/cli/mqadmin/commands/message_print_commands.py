@@ -220,8 +220,8 @@ def _page_text(page: QueuePage, at: QueueServer, form: BodyFormat) -> str:
     queue = message_queue(at.queue)
     if page.status == FOUND:
         return lines(_message_text(page, number, at.queue, form) for number in range(len(page.records)))
-    what = "no matched msg" if page.status == NO_MATCHED_MSG else "print msg finished"
-    return f"{queue} {what}. status={page.status}, offset={page.next_offset}\n"
+    outcome = "no matched msg" if page.status == NO_MATCHED_MSG else "print msg finished"
+    return f"{queue} {outcome}. status={page.status}, offset={page.next_offset}\n"
 
 
 def _message_text(page: QueuePage, number: int, queue: MessageQueue, form: BodyFormat) -> str:

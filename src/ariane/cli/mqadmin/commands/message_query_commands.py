@@ -53,18 +53,18 @@ async def query_by_id(admin: Admin, options: Options) -> AsyncIterator[Output]:
     _check_direct(options)
     missing = []
     for message_id in filter(None, map(str.strip, options.msgId.split(","))):
-        found = await admin.find_messages(message_id, options.topic)
-        if found.first is None:
-            missing.append(found.not_found("message", message_id))
+        matches = await admin.find_messages(message_id, options.topic)
+        if matches.first is None:
+            missing.append(matches.not_found("message", message_id))
         elif options.consumerGroup:
-            yield await _consume_directly(admin, found.first, options)
+            yield await _consume_directly(admin, matches.first, options)
         elif options.sendMessage:
-            result = await admin.resend(found.first, found.first.queue.topic)
+            result = await admin.resend(matches.first, matches.first.queue.topic)
             if result is not None:
                 text = f"prepare resend msg. originalMsgId={message_id}{message_text.send_result(result)}"
                 yield Output(text, {"originalMessageId": message_id, "result": result})
         elif options.sendMessage is None:
-            yield await _view(admin, found.first, found, with_offset_id=True)
+            yield await _view(admin, matches.first, matches, with_offset_id=True)
     if missing:
         raise missing[0] if len(missing) == 1 else ArianeError("; ".join(map(str, missing)))
 
@@ -81,22 +81,22 @@ async def query_by_id(admin: Admin, options: Options) -> AsyncIterator[Output]:
 async def query_by_unique_key(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the message that was stored first, or all with a unique key."""
     _check_direct(options)
-    found = await admin.query_by_unique_key(options.topic, options.msgId.strip())
-    if found.first is None:
-        raise found.not_found("message", options.msgId)
+    result = await admin.query_by_unique_key(options.topic, options.msgId.strip())
+    if result.first is None:
+        raise result.not_found("message", options.msgId)
     if options.consumerGroup:
-        yield await _consume_directly(admin, found.first, options)
+        yield await _consume_directly(admin, result.first, options)
         return
-    for number, message in enumerate(found.messages if options.showAll else found.messages[:1]):
-        yield await _view(admin, message, found, number=number)
+    for number, message in enumerate(result.messages if options.showAll else result.messages[:1]):
+        yield await _view(admin, message, result, number=number)
 
 
 @COMMANDS.add("queryMsgByKey", TOPIC, Option("k", "msgKey", "Business key.", is_required=True, metavar="KEY"))
 async def query_by_key(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print unique key, queue and offset of every message with a business key."""
-    found = await admin.query_by_key(options.topic, options.msgKey.strip())
-    if found.first is None:
-        raise found.not_found("message with key", options.msgKey)
+    result = await admin.query_by_key(options.topic, options.msgKey.strip())
+    if result.first is None:
+        raise result.not_found("message with key", options.msgKey)
     rows = [
         KEY_ROW.format(
             message.properties.get(UNIQ_KEY, "-"),
@@ -104,10 +104,10 @@ async def query_by_key(admin: Admin, options: Options) -> AsyncIterator[Output]:
             message.queue_offset,
             message.offset_message_id,
         )
-        for message in found.messages
+        for message in result.messages
     ]
     header = KEY_ROW.format("#Unique Key", "#QID", "#Offset", "#Offset ID")
-    yield Output(lines([header, *rows]), found.messages, found.unavailable, _notes(found))
+    yield Output(lines([header, *rows]), result.messages, result.unavailable, _notes(result))
 
 
 @COMMANDS.add(

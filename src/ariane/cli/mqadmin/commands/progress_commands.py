@@ -158,27 +158,27 @@ async def consumer_status(admin: Admin, options: Options) -> AsyncIterator[Outpu
         return
     servers = await admin.select_brokers(broker=options.brokerAddr)
     connections = await admin.connected_consumers(group, servers)
-    found = await admin.consumer_states(group, connections, with_stacks=options.jstack)
+    answer = await admin.consumer_states(group, connections, with_stacks=options.jstack)
     now_ms = SYSTEM_CLOCK.now_ms()
     rows = [f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #ConsumerRunningInfoFile"]
-    for index, (client_id, state) in enumerate(found.states.items(), 1):
+    for index, (client_id, state) in enumerate(answer.states.items(), 1):
         path = _write_state(Path(str(now_ms)), state)
         rows.append(f"{index:<10} {client_id:<40} {version_name(state.version):<20} {path}")
     text = lines(rows)
-    differing = find_inconsistent(group, found.states)
-    blocked = [queue for state in found.states.values() for queue in find_blocked(state, now_ms)]
-    if found.states and differing and is_settled(found.states, now_ms):
+    differing = find_inconsistent(group, answer.states)
+    blocked = [queue for state in answer.states.values() for queue in find_blocked(state, now_ms)]
+    if answer.states and differing and is_settled(answer.states, now_ms):
         text += "\n\nWARN: Different subscription in the same group of consumer!!!"
-    elif found.states:
+    elif answer.states:
         text += "\n\nSame subscription in the same group of consumer\n\nRebalance OK\n"
         text += "".join(blocked_text(queue) for queue in blocked)
     data = {
         "group": group,
-        "clients": [state_data(state) for state in found.states.values()],
+        "clients": [state_data(state) for state in answer.states.values()],
         "inconsistentTopics": differing,
         "blockedQueues": blocked,
     }
-    yield Output(text, data, found.unavailable)
+    yield Output(text, data, answer.unavailable)
 
 
 def _write_state(directory: Path, state: ConsumerState) -> Path:

@@ -130,8 +130,8 @@ def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | 
         used.setdefault(session.account, []).append(session.used_ms)
     users = []
     for account in services.accounts.list():
-        own = used.get(account.name, [])
-        users.append(ConsoleUserRow.of(account, sessions=len(own), used_ms=max(own, default=None)))
+        last_uses = used.get(account.name, [])
+        users.append(ConsoleUserRow.of(account, sessions=len(last_uses), used_ms=max(last_uses, default=None)))
     return AccessView(
         as_of_ms=services.clock.now_ms(),
         is_login_needed=services.authenticator.is_login_needed,

@@ -306,9 +306,11 @@ def _account_rows(state: _AclState) -> list[AclAccountRow]:
     names = sorted({account.access_key for _, config in state.configs for account in config.plain_access_configs})
     rows = []
     for name in names:
-        found = [(server, account) for server, config in state.configs if (account := _find(config, name)) is not None]
-        account = found[0][1]
-        having = [server for server, _ in found]
+        entries = [
+            (server, account) for server, config in state.configs if (account := _find(config, name)) is not None
+        ]
+        account = entries[0][1]
+        having = [server for server, _ in entries]
         rows.append(
             AclAccountRow.of(
                 account,
@@ -320,7 +322,7 @@ def _account_rows(state: _AclState) -> list[AclAccountRow]:
                 white_remote_address=account.white_remote_address or "",
                 servers=[server_name(server) for server in having],
                 missing=[server_name(server) for server, _ in state.configs if server not in having],
-                is_different=len({_settings(other) for _, other in found}) > 1,
+                is_different=len({_settings(other) for _, other in entries}) > 1,
             )
         )
     return rows

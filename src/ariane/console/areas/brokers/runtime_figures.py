@@ -138,9 +138,9 @@ def runtime_figures(table: Mapping[str, str]) -> list[RuntimeFigure]:
 
 def _kind(key: str) -> tuple[int, FigureKind]:
     # 5.x spells one of the keys correctly.
-    known = _KINDS.get(key.replace("Transferred", "Transfered"))
-    if known is not None:
-        return known
+    kind_of_key = _KINDS.get(key.replace("Transferred", "Transfered"))
+    if kind_of_key is not None:
+        return kind_of_key
     for pattern, kind in _PATTERNS:
         if pattern.fullmatch(key):
             return len(FIGURES), kind
@@ -155,8 +155,10 @@ def _value(unit: Unit, table: Mapping[str, str], key: str) -> tuple[float | None
         parts += [None] * (3 - len(parts))
         if key == "getTotalTps":
             # Unlike the other rates this one is 0 while the broker has not run that long.
-            found = table.get("getFoundTps", "").split(" ")
-            parts = [part if index < len(found) and found[index] else None for index, part in enumerate(parts)]
+            other_rates = table.get("getFoundTps", "").split(" ")
+            parts = [
+                part if index < len(other_rates) and other_rates[index] else None for index, part in enumerate(parts)
+            ]
         return None, parts
     if unit == "positions":
         return None, [finite(part) for part in text.split(",")]

@@ -223,8 +223,8 @@ async def dead_letter_list(services: ConsoleServices, group: str, query: DeadLet
                 budget=ScanBudget(matches=query.size),
                 keep=rows.keep,
             )
-            found = await scan.run(dlq_topic(group))
-            page = _LetterPage(rows.rows_of(found.messages), texts_of(found.unavailable), scan_progress(found))
+            result = await scan.run(dlq_topic(group))
+            page = _LetterPage(rows.rows_of(result.messages), texts_of(result.unavailable), scan_progress(result))
         else:
             page = await _query_page(admin, group, wanted, rows)
     except RouteNotFound:
@@ -293,13 +293,13 @@ async def find_original(admin: Admin, message: ReceivedMessage) -> ReceivedMessa
         ArianeError: a broker did not respond.
     """
     topic = original_topic(to_original(message))
-    found = await admin.query_by_unique_key(topic, message.message_id)
-    if found.messages:
+    result = await admin.query_by_unique_key(topic, message.message_id)
+    if result.messages:
         # A producer that sends again after a time-out stores two messages with one key.
         origin = message.properties.get(ORIGIN_MESSAGE_ID)
-        return next((message for message in found.messages if message.offset_message_id == origin), found.messages[0])
-    if found.unavailable:
-        raise found.not_found(f"original of {message.message_id} in topic", topic)
+        return next((message for message in result.messages if message.offset_message_id == origin), result.messages[0])
+    if result.unavailable:
+        raise result.not_found(f"original of {message.message_id} in topic", topic)
     return None
 
 

@@ -84,10 +84,10 @@ async def query_key(
 
     Return the brokers' answers, and the selected messages, oldest first.
     """
-    found = await query_index(admin, topic, wanted.key or "", wanted, messages_max)
+    result = await query_index(admin, topic, wanted.key or "", wanted, messages_max)
     # The index compared the key, also in the other spelling of a unique key.
     others = msgspec.structs.replace(wanted, key=None)
-    return found, sorted(filter(others.accepts, found.messages), key=lambda message: message.store_ms)
+    return result, sorted(filter(others.accepts, result.messages), key=lambda message: message.store_ms)
 
 
 async def all_matching(

@@ -121,16 +121,16 @@ async def delayed_list(services: ConsoleServices, query: DelayedQuery) -> Delaye
     as_of_ms = services.clock.now_ms()
     due_until_ms = as_of_ms + parse_duration_ms(query.due, "due") if query.due.strip() else None
     admin = services.admin()
-    found = await admin.list_delayed(DelayedFilter(due_until_ms, query.topic or None), limit=query.limit)
-    rows = [_row(delayed) for delayed in found.messages]
+    pending = await admin.list_delayed(DelayedFilter(due_until_ms, query.topic or None), limit=query.limit)
+    rows = [_row(delayed) for delayed in pending.messages]
     bucket_ms, buckets = due_buckets([row.due_ms for row in rows])
     return DelayedView.of(
         query,
-        found,
+        pending,
         as_of_ms=as_of_ms,
-        unavailable=texts_of(found.unavailable),
+        unavailable=texts_of(pending.unavailable),
         pending=len(rows),
-        next_due_ms=rows[0].due_ms if rows and not found.unavailable else None,
+        next_due_ms=rows[0].due_ms if rows and not pending.unavailable else None,
         messages=paginate(
             rows, query, name=lambda row: f"{row.message_id} {' '.join(row.keys)} {row.topic}", columns=COLUMNS,
             sort="due",

@@ -125,7 +125,7 @@ async def transaction_list(services: ConsoleServices, query: TransactionQuery) -
     ]  # fmt: skip
     brokers = [BrokerTransactions.of(broker, read=len(broker.messages)) for broker in result.brokers]
     ages = [row.age_ms for row in rows]
-    known = [age for age in ages if age is not None]
+    present = [age for age in ages if age is not None]
     return TransactionsView.of(
         query,
         as_of_ms=as_of_ms,
@@ -133,7 +133,7 @@ async def transaction_list(services: ConsoleServices, query: TransactionQuery) -
         total=None if result.unavailable else sum(broker.total for broker in brokers),
         is_truncated=any(broker.total > broker.read for broker in brokers),
         # A half message of unknown age may be older than all others.
-        oldest_ms=max(known, default=None) if len(known) == len(ages) else None,
+        oldest_ms=max(present, default=None) if len(present) == len(ages) else None,
         brokers=brokers,
         transactions=paginate(
             rows, query, name=lambda row: f"{row.message_id} {' '.join(row.keys)} {row.topic} {row.group}",

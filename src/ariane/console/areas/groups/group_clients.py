@@ -286,13 +286,13 @@ def _subscription_row(topic: str, by_client: Mapping[str, SubscriptionData | Non
 
 def setting_differences(states: Mapping[str, ConsumerState]) -> list[SettingDifference]:
     """Return the settings that clients must share and that differ among those that responded."""
-    found = []
+    differences = []
     for name in SHARED_SETTINGS:
         values = {client_id: state.properties.get(name) for client_id, state in states.items()}
         # A client that does not report a setting may have the same one.
         if len(set(values.values()) - {None}) > 1:
-            found.append(SettingDifference(setting=name, values=values))
-    return found
+            differences.append(SettingDifference(setting=name, values=values))
+    return differences
 
 
 def _client_queues(state: ConsumerState) -> list[ClientQueueRow]:

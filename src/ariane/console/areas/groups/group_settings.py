@@ -116,9 +116,9 @@ async def group_settings(services: ConsoleServices, group: str) -> GroupSettings
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
     servers = await admin.select_brokers()
-    found = await admin.group_configs(group, servers)
-    configs = {server.broker: config for server, config in sorted(found.values)}
-    silent = {missing.broker for missing in found.unavailable}
+    answers = await admin.group_configs(group, servers)
+    configs = {server.broker: config for server, config in sorted(answers.values)}
+    silent = {missing.broker for missing in answers.unavailable}
     enabled = {config.consume_enable for config in configs.values()}
     rows = []
     for name in SETTINGS:
@@ -126,7 +126,7 @@ async def group_settings(services: ConsoleServices, group: str) -> GroupSettings
         rows.append(GroupSettingRow(name=_wire_name(name), values=values, differs=len(set(values)) > 1))
     return GroupSettingsView(
         as_of_ms=as_of_ms,
-        unavailable=texts_of(found.unavailable),
+        unavailable=texts_of(answers.unavailable),
         group=group,
         brokers=list(configs),
         missing=[server.broker for server in servers if server.broker not in configs and server.broker not in silent],
@@ -201,14 +201,16 @@ async def _save(
     admin: Admin, group: str, servers: Sequence[BrokerServer], settings: dict[str, Any], *, is_exact: bool
 ) -> None:
     """Save changed settings on each of the servers that has the group; `is_exact`: on each of the servers."""
-    found = await admin.group_configs(group, servers)
+    answers = await admin.group_configs(group, servers)
     # A change of some brokers because others are unknown would make their configurations differ.
-    if found.unavailable:
-        raise ServerUnavailable(f"nothing was changed: {'; '.join(map(str, found.unavailable))}")
-    configured = {server.broker for server, _ in found.values}
+    if answers.unavailable:
+        raise ServerUnavailable(f"nothing was changed: {'; '.join(map(str, answers.unavailable))}")
+    configured = {server.broker for server, _ in answers.values}
     if is_exact and (missing := [server.broker for server in servers if server.broker not in configured]):
         raise NotFound(f"consumer group on {', '.join(missing)}", group)
-    await admin.save_groups([(server, msgspec.structs.replace(config, **settings)) for server, config in found.values])
+    await admin.save_groups(
+        [(server, msgspec.structs.replace(config, **settings)) for server, config in answers.values]
+    )
 
 
 async def _selected(admin: Admin, brokers: Sequence[str]) -> list[BrokerServer]:

@@ -156,20 +156,20 @@ async def find_message(services: ConsoleServices, admin: Admin, message_id: str,
     if record is not None:
         return QueryResult([record])
     if topic:
-        found = await query_index(admin, topic, message_id, MessageFilter())
-        found = found._replace(messages=[message for message in found.messages if _is_id(message, message_id)])
+        matches = await query_index(admin, topic, message_id, MessageFilter())
+        matches = matches._replace(messages=[message for message in matches.messages if _is_id(message, message_id)])
     else:
         result = await query_all_topics(services, admin, message_id)
-        found = result.found._replace(
+        matches = result.found._replace(
             messages=[candidate for candidate in result.found.messages if _is_id(candidate, message_id)]
         )
-        if not found.messages and result.next_topic:
+        if not matches.messages and result.next_topic:
             scope = f"{message_id} in {result.searched:,} of {result.total:,} topics; name its topic to search that one"
             raise NotFound("message", scope)
-    if not found.messages:
-        raise found.not_found("message", message_id)
+    if not matches.messages:
+        raise matches.not_found("message", message_id)
     # Copies of it are in topics of the broker and of groups; the application's topic has the message itself.
-    return found._replace(messages=sorted(found.messages, key=_is_copy))
+    return matches._replace(messages=sorted(matches.messages, key=_is_copy))
 
 
 async def message_details(
@@ -181,18 +181,18 @@ async def message_details(
 ) -> MessageDetailsView:
     """Return a message. Its body is in `encoding`; None: UTF-8, or a guess if it is not."""
     async with services.admin() as admin:
-        found = await find_message(services, admin, message_id, topic)
-    message = found.messages[0]
+        result = await find_message(services, admin, message_id, topic)
+    message = result.messages[0]
     return MessageDetailsView.of(
         message,
         as_of_ms=services.clock.now_ms(),
-        unavailable=[str(broker) for broker in found.unavailable],
+        unavailable=[str(broker) for broker in result.unavailable],
         row=message_row(message),
         transaction=_transaction(message),
         group=group_of_topic(message.queue.topic),
         properties=property_rows(message),
         body=body_view(message, body_format, encoding),
-        records=[message_row(record) for record in found.messages] if len(found.messages) > 1 else [],
+        records=[message_row(record) for record in result.messages] if len(result.messages) > 1 else [],
     )
 
 

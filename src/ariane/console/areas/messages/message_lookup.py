@@ -155,8 +155,8 @@ async def _search(
         if record is not None:
             return record
     if form.topic:
-        found = await query_index(admin, form.topic, text, selection)
-        return _index_view(services, form.topic, text, found, selection, SearchProgress(topics=1, all_topics=1))
+        matches = await query_index(admin, form.topic, text, selection)
+        return _index_view(services, form.topic, text, matches, selection, SearchProgress(topics=1, all_topics=1))
     result = await query_all_topics(services, admin, text, form.after)
     progress = SearchProgress(topics=result.searched, all_topics=result.total, next_topic=result.next_topic)
     return _index_view(services, "", text, result.found, selection, progress)
@@ -173,14 +173,14 @@ async def _scan(
     scan = TopicScan(
         reader=admin, clock=services.clock, selection=selection, budget=ScanBudget(matches=MATCHES), keep=without_body
     )
-    found = await scan.run(form.topic)
+    result = await scan.run(form.topic)
     return MessageListView(
         as_of_ms=services.clock.now_ms(),
-        unavailable=[str(broker) for broker in found.unavailable],
+        unavailable=[str(broker) for broker in result.unavailable],
         kind=SearchKind.SCAN,
         topic=form.topic,
-        items=[message_row(message) for message in found.messages],
-        progress=scan_progress(found),
+        items=[message_row(message) for message in result.messages],
+        progress=scan_progress(result),
     )
 
 
@@ -221,18 +221,18 @@ async def query_index(
 
     The time in a unique key is by the client's clock, so it limits nothing. At most `messages_max` messages per broker.
     """
-    found = QueryResult([])
+    result = QueryResult([])
     for spelling in _spellings(text):
-        found = await admin.query_by_key(
+        result = await admin.query_by_key(
             topic,
             spelling,
             begin_ms=selection.since_ms or 0,
             end_ms=EVER_MS if selection.until_ms is None else selection.until_ms,
             messages_max=messages_max,
         )
-        if found.messages:
+        if result.messages:
             break
-    return found
+    return result
 
 
 class AllTopicsResult(NamedTuple):
@@ -254,7 +254,7 @@ async def query_all_topics(services: ConsoleServices, admin: Admin, text: str, a
     topics = search_order([topic for topic in await admin.list_topics() if topic not in traces])
     first = next((number for number, topic in enumerate(topics, 1) if topic == after), 0)
     deadline_s = services.clock.monotonic() + ALL_TOPICS_S
-    found = QueryResult([])
+    result = QueryResult([])
     position = first
     while position < len(topics) and (position == first or services.clock.monotonic() < deadline_s):
         some = topics[position : position + TOPICS_AT_ONCE]
@@ -262,11 +262,11 @@ async def query_all_topics(services: ConsoleServices, admin: Admin, text: str, a
         for spelling in _spellings(text):
             part = await admin.query_topics(some, spelling, messages_max=INDEX_MATCHES_MAX)
             # A broker that did not respond is one entry, however many topics were asked for.
-            unavailable = {broker.addr: broker for broker in (*found.unavailable, *part.unavailable)}
-            truncated = {**found.truncated, **part.truncated}
-            found = QueryResult(found.messages + part.messages, tuple(unavailable.values()), truncated)
+            unavailable = {broker.addr: broker for broker in (*result.unavailable, *part.unavailable)}
+            truncated = {**result.truncated, **part.truncated}
+            result = QueryResult(result.messages + part.messages, tuple(unavailable.values()), truncated)
     next_topic = topics[position - 1] if position < len(topics) else ""
-    return AllTopicsResult(found, position - first, len(topics), next_topic)
+    return AllTopicsResult(result, position - first, len(topics), next_topic)
 
 
 def search_order(topics: Sequence[str]) -> list[str]:
@@ -292,24 +292,24 @@ def _index_view(
     services: ConsoleServices,
     topic: str,
     text: str,
-    found: QueryResult,
+    result: QueryResult,
     selection: MessageFilter,
     progress: SearchProgress,
 ) -> MessageListView:
-    messages = [message for message in found.messages if selection.accepts(message)]
-    own = [message for message in messages if message.message_id.upper() == text.upper()]
-    is_id = bool(own) or (not messages and _UNIQUE_KEY.fullmatch(text) is not None)
+    messages = [message for message in result.messages if selection.accepts(message)]
+    exact = [message for message in messages if message.message_id.upper() == text.upper()]
+    is_id = bool(exact) or (not messages and _UNIQUE_KEY.fullmatch(text) is not None)
     # Messages of other ids may have this one as a business key, such as replies; they are not the message.
-    messages = own or messages
+    messages = exact or messages
     return MessageListView(
         as_of_ms=services.clock.now_ms(),
-        unavailable=[str(broker) for broker in found.unavailable],
+        unavailable=[str(broker) for broker in result.unavailable],
         kind=SearchKind.UNIQUE_KEY if is_id else SearchKind.KEY,
         topic=topic,
         items=[
             message_row(message) for message in sorted(messages, key=lambda message: message.store_ms, reverse=True)
         ],
-        progress=progress.model_copy(update={"truncated": truncation_texts(found)}),
+        progress=progress.model_copy(update={"truncated": truncation_texts(result)}),
     )
 
 

@@ -218,6 +218,6 @@ class TopicScan:
 def _boundary_ms(unread: Sequence[_Cursor]) -> int | None:
     """Return the time from which on all messages were examined; None if nothing is unread, or a queue's times are unknown."""
     times = [cursor.oldest_ms for cursor in unread]
-    known = [ms for ms in times if ms is not None]
+    present = [ms for ms in times if ms is not None]
     # An unread message may have the same time as the oldest that was examined.
-    return max(known) + 1 if known and len(known) == len(times) else None
+    return max(present) + 1 if present and len(present) == len(times) else None

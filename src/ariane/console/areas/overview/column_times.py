@@ -35,12 +35,12 @@ def column_times(snapshot: LiveSnapshot, now_ms: int, *columns: Columns) -> list
         "clients": (snapshot.clients_as_of_ms, DETAIL_INTERVAL_S),
         "ages": (snapshot.ages_as_of_ms, DETAIL_INTERVAL_S),
     }
-    found = []
+    entries = []
     for name in columns:
         as_of_ms, interval_s = times[name]
         is_old = as_of_ms is not None and now_ms - as_of_ms > OLD_INTERVALS * interval_s * 1000
-        found.append(ColumnTime(columns=name, as_of_ms=as_of_ms, is_old=is_old))
-    return found
+        entries.append(ColumnTime(columns=name, as_of_ms=as_of_ms, is_old=is_old))
+    return entries
 
 
 def oldest_ms(times: list[ColumnTime]) -> int:

@@ -103,11 +103,11 @@ async def _connected(
 
 def _rows(values: Iterable[tuple[BrokerServer, dict[str, tuple[ProducerInfo, ...]]]]) -> list[ProducerRow]:
     """Return one row per group and client, whatever the number of its brokers."""
-    found: dict[tuple[str, str], list[tuple[str, ProducerInfo]]] = {}
+    clients: dict[tuple[str, str], list[tuple[str, ProducerInfo]]] = {}
     for server, groups in values:
         for group, producers in groups.items():
             for producer in producers:
-                found.setdefault((group, producer.client_id), []).append((server.broker, producer))
+                clients.setdefault((group, producer.client_id), []).append((server.broker, producer))
     return [
         ProducerRow.of(
             copies[0][1],
@@ -117,7 +117,7 @@ def _rows(values: Iterable[tuple[BrokerServer, dict[str, tuple[ProducerInfo, ...
             last_update_ms=max(producer.last_update_ms for _, producer in copies) or None,
             brokers=sorted({broker for broker, _ in copies}),
         )
-        for (group, client_id), copies in found.items()
+        for (group, client_id), copies in clients.items()
     ]
 
 

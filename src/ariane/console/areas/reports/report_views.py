@@ -219,12 +219,12 @@ def _cell(value: Value) -> Cell:
 
 
 def _kind(cells: Sequence[Value]) -> Literal["text", "number", "time", "flag"]:
-    known = next((cell for cell in cells if cell is not None), None)
-    if isinstance(known, bool):
+    first = next((cell for cell in cells if cell is not None), None)
+    if isinstance(first, bool):
         return "flag"
-    if isinstance(known, datetime):
+    if isinstance(first, datetime):
         return "time"
-    return "number" if isinstance(known, int | float) else "text"
+    return "number" if isinstance(first, int | float) else "text"
 
 
 def _chart(plot: Plot) -> ReportChart:

@@ -80,17 +80,17 @@ def live_trace(message_id: str, carried: Iterable[CarriedEvent], copies: Sequenc
         carried: Events of the trace messages that were found by it.
         copies: Stored records with this unique key, as far as they were found.
     """
-    own = _distinct(record for record in carried if message_id in record.event.message_id.split(","))
-    calls = _pair_calls(own)
+    of_message = _distinct(record for record in carried if message_id in record.event.message_id.split(","))
+    calls = _pair_calls(of_message)
     evidence = ClockEvidence()
-    for record in own:
+    for record in of_message:
         _add_evidence(evidence, record, copies)
     for call in calls:
         _add_delivery_evidence(evidence, call, copies)
     steps = [_copy_step(copy) for copy in copies]
-    steps += [step for record in own if (step := _producer_step(record, evidence)) is not None]
+    steps += [step for record in of_message if (step := _producer_step(record, evidence)) is not None]
     steps += [_delivery_step(call, evidence) for call in calls]
-    measured = {ip_of(record.host): record.clock for record in own if record.clock is not None}
+    measured = {ip_of(record.host): record.clock for record in of_message if record.clock is not None}
     return LiveTrace(in_order(steps), dict(sorted((evidence.all_clocks() | measured).items())))
 
 

@@ -54,13 +54,13 @@ async def traced_messages(services: ConsoleServices, form: TraceForm) -> TracedL
     unavailable: list[str] = []
     async with services.admin() as admin:
         try:
-            found = await admin.query_by_key(name, text, messages_max=CARRIERS_MAX)
+            carriers = await admin.query_by_key(name, text, messages_max=CARRIERS_MAX)
         except RouteNotFound:
             warnings.append(f"trace topic {name} does not exist")
         else:
-            candidates += _traced_candidates(found.messages, text, form.topic)
-            unavailable += [str(broker) for broker in found.unavailable]
-            warnings += [f"{broker}: {reason}" for broker, reason in found.truncated.items()]
+            candidates += _traced_candidates(carriers.messages, text, form.topic)
+            unavailable += [str(broker) for broker in carriers.unavailable]
+            warnings += [f"{broker}: {reason}" for broker, reason in carriers.truncated.items()]
         if form.topic:
             stored = await admin.query_by_key(form.topic, text, messages_max=CARRIERS_MAX)
             unavailable += [str(broker) for broker in stored.unavailable]
@@ -114,16 +114,16 @@ async def _table_candidates(
     if tables_dir is None:
         return [], [], 0
     try:
-        found = await run_query(lambda: _find_in_tables(tables_dir, text, topic), "the pipeline's tables")
+        result = await run_query(lambda: _find_in_tables(tables_dir, text, topic), "the pipeline's tables")
     except (StoreError, ServerUnavailable) as error:
         return [], [str(error)], 0
     candidates = []
-    for row in found.rows:
+    for row in result.rows:
         at = row["stored_at"] or row["sent_corrected_at"] or row["sent_at"] or row["delivered_at"]
         at_ms = None if at is None else ms_of(at)
         names = (row["topic"] or "", row["keys"] or "", row["tags"] or "")
         candidates.append(_Candidate(row["message_id"], *names, at_ms, StepSource.TABLES))
-    return candidates, [], found.omitted
+    return candidates, [], result.omitted
 
 
 def _find_in_tables(tables_dir: Home, text: str, topic: str) -> LookupResult:

@@ -106,12 +106,12 @@ async def fetch_live_trace(admin: Admin, message_id: str, trace_topic: str, *, t
     own_topic = facts.topic or topic
     if own_topic:
         try:
-            found = await find_copies(admin, message_id, [own_topic], groups_of(events.carried, message_id))
+            copies = await find_copies(admin, message_id, [own_topic], groups_of(events.carried, message_id))
         except ArianeError as error:
             unavailable.append(f"Stored records are unknown: {error}")
         else:
-            records = found.messages
-            unavailable += [str(broker) for broker in found.unavailable]
+            records = copies.messages
+            unavailable += [str(broker) for broker in copies.unavailable]
     trace = await build_live_trace(message_id, events.carried, records)
     return FetchedTrace(
         trace_topic, trace, facts._replace(topic=own_topic), events.fault, list(dict.fromkeys(unavailable))
@@ -121,15 +121,15 @@ async def fetch_live_trace(admin: Admin, message_id: str, trace_topic: str, *, t
 async def read_trace_topic(admin: Admin, message_id: str, trace_topic: str) -> CarriedEvents:
     """Return the events of a message from a trace topic, and of others that were in the same trace messages."""
     try:
-        found = await admin.query_by_key(trace_topic, message_id, messages_max=TRACES_MAX)
+        carriers = await admin.query_by_key(trace_topic, message_id, messages_max=TRACES_MAX)
     except RouteNotFound:
         return CarriedEvents([], f"trace topic {trace_topic} does not exist", [])
     except ArianeError as error:
         return CarriedEvents([], str(error), [])
     # Clients choose the number and size of trace messages: to decode them may take a second.
-    carried = await asyncio.to_thread(decode_carriers, found.messages)
-    truncated = [f"{broker}: {reason}" for broker, reason in found.truncated.items()]
-    return CarriedEvents(carried, "; ".join(truncated), [str(broker) for broker in found.unavailable])
+    carried = await asyncio.to_thread(decode_carriers, carriers.messages)
+    truncated = [f"{broker}: {reason}" for broker, reason in carriers.truncated.items()]
+    return CarriedEvents(carried, "; ".join(truncated), [str(broker) for broker in carriers.unavailable])
 
 
 async def find_copies(admin: Admin, message_id: str, topics: Iterable[str], groups: Sequence[str]) -> QueryResult:

@@ -154,8 +154,8 @@ class OidcProvider:
         issuer = self.settings.issuer
         status, document = await self._request("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if status != httpx.codes.OK or document.get("issuer") != issuer:
-            found = document.get("issuer", f"status {status}")
-            raise ProviderUnavailable(f"{issuer} is not the issuer of its discovery document ({found})")
+            actual = document.get("issuer", f"status {status}")
+            raise ProviderUnavailable(f"{issuer} is not the issuer of its discovery document ({actual})")
         for name in (*ENDPOINTS, *({"userinfo_endpoint"} & document.keys())):
             try:
                 check_url(name, str(document.get(name, "")).partition("?")[0])
