@@ -48,7 +48,8 @@ def test_a_set_that_encrypts_every_connection_fails_over(tmp_path: Path) -> None
             broker_set(
                 tmp_path / "set", etcd.urls, name_server_settings=name_server, tls=trust, minInSyncReplicas=2, **broker
             ) as (brokers, namesrv),
-            Producer(namesrv, "p", client=client) as producer,
+            # A new master acknowledges once the third member follows it, and the killed one has left the set.
+            Producer(namesrv, "p", client=client, send_timeout=30) as producer,
         ):
             former = await brokers.master()
             assert (await producer.send(Message(topic="TBW102", body=b"1"))).status is SendStatus.SEND_OK
