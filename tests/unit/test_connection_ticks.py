@@ -134,32 +134,6 @@ def test_connections_whose_requests_take_long_get_a_tick_each(monkeypatch: pytes
     asyncio.run(run())
 
 
-def test_connections_whose_single_requests_take_a_while_get_a_tick_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request of each of many connections would be a long tick, too."""
-
-    async def run() -> None:
-        loop, served, now = asyncio.get_running_loop(), [], [0.0]
-        monkeypatch.setattr(loop, "time", lambda: now[0])
-
-        def handler(command: Any, peer: Any) -> Reply:
-            served.append(peer.id)
-            now[0] += TICK_S / 2
-            return Reply()
-
-        limits = ServerLimits()
-        connections = [Connection(number, {7: handler}, is_server=True, limits=limits) for number in range(3)]
-        for _ in range(2):
-            for connection in connections:
-                connection.connection_made(Collected())  # type: ignore[arg-type]
-                connection.data_received(b"".join(commands.encode(7, opaque=1, flag=0)))
-        assert served == [0, 1, 2], "how long they take is not known before"
-        for expected in range(3):
-            await asyncio.sleep(0)
-            assert served[3:] == list(range(expected + 1))
-
-    asyncio.run(run())
-
-
 def test_late_replies_that_take_long_are_built_in_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer may hold thousands of pulls, and read their responses again after all of them have ended."""
 

@@ -43,9 +43,6 @@ __all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply
 # peer receives the first responses while the last of its requests are still being served.
 FRAMES_PER_TICK = 32
 TICK_S = 0.003  # requests that take longer end the tick earlier: most take 50 µs
-SLOW_REQUESTS = (
-    3  # that take TICK_S together make their connection slow: of many connections, one of each would delay all others
-)
 PIECES_PER_TICK = 2 * FRAMES_PER_TICK  # pieces of responses that end a batch of requests, as BATCH_BYTES_MAX does
 NO_LINGER = struct.pack("ii", 1, 0)  # the option of sockets that are reset when they are closed
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
@@ -95,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._out = Outgoing(self, self._limits if is_server else None, self._loop)
         self._served = ServedRequests(self, handlers, turns, limits=self._limits, out=self._out, peer=self.peer)
         self._is_batch_scheduled = False  # the rest of the frames is served in a later tick, after other connections
-        self._is_slow = False  # the last batch took long: the next one waits for a tick of its own
+        self._is_slow = False  # the last batch took TICK_S or longer: the next one waits for a tick of its own
         self._has_unfinished = False  # part of a large frame has arrived and is counted in the limits
         self._frames_per_tick = FRAMES_PER_TICK if is_server else sys.maxsize  # so that others get their turn
         self._has_pending_frames = False  # frames were read but not served yet
@@ -236,8 +233,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         now = self._loop.time()
-        share = min(1.0, (self._served.accepted or SLOW_REQUESTS) / SLOW_REQUESTS)
-        self._is_slow = self._is_server and now - begun >= share * TICK_S
+        self._is_slow = self._is_server and now - begun >= TICK_S
         if throttle is not None:
             throttle.end_batch(self._served.accepted, now)
         self._out.flush()
