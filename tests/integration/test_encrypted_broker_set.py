@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane import ClientSettings, Producer, SendStatus
+from ariane import ClientSettings, Producer, ProducerSettings, SendStatus
 from ariane.errors import ConnectionLost
 from ariane.model.message import Message
 from ariane.net.pools.connection_pool import ConnectionPool
@@ -49,7 +49,7 @@ def test_a_set_that_encrypts_every_connection_fails_over(tmp_path: Path) -> None
                 tmp_path / "set", etcd.urls, name_server_settings=name_server, tls=trust, minInSyncReplicas=2, **broker
             ) as (brokers, namesrv),
             # A new master acknowledges once the third member follows it, and the killed one has left the set.
-            Producer(namesrv, "p", client=client, send_timeout=30) as producer,
+            Producer(namesrv, "p", settings=ProducerSettings(send_timeout=30), client=client) as producer,
         ):
             former = await brokers.master()
             assert (await producer.send(Message(topic="TBW102", body=b"1"))).status is SendStatus.SEND_OK
