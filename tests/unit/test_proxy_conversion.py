@@ -263,6 +263,12 @@ def test_an_ordered_group_is_served_in_order() -> None:
         ('{"type":"EXPONENTIAL"}', (5_000, 7_200_000, 2.0)),
         ('{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":100,"max":900,"multiplier":3}}', (100, 900, 3.0)),
         ('{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[10,2500]}}', [10, 2_500]),
+        ('{"type":"EXPONENTIAL","exponentialRetryPolicy":null}', (5_000, 7_200_000, 2.0)),
+        (
+            f'{{"type":"EXPONENTIAL","exponentialRetryPolicy":{{"initial":{2**62},"max":{2**62}}}}}',
+            (43_200_000, 43_200_000, 2.0),
+        ),
+        (f'{{"customizedRetryPolicy":{{"next":[1,{2**62}]}}}}', [1, 43_200_000]),
         ('{"type":"CUSTOMIZED"}', [seconds * 1_000 for seconds in client_settings.RETRY_S]),
     ],
 )

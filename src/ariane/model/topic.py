@@ -147,8 +147,8 @@ class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
     """How clients of 5.x space the attempts of a message: by their list of delays unless one is given. [GroupRetryPolicy]"""
 
     type: Literal["CUSTOMIZED", "EXPONENTIAL"] = "CUSTOMIZED"  # which of the two counts
-    exponential_retry_policy: ExponentialRetry | msgspec.UnsetType = msgspec.UNSET
-    customized_retry_policy: CustomizedRetry | msgspec.UnsetType = msgspec.UNSET
+    exponential_retry_policy: ExponentialRetry | msgspec.UnsetType | None = msgspec.UNSET
+    customized_retry_policy: CustomizedRetry | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):

@@ -141,16 +141,19 @@ def answer(
 
 
 def _set_backoff(backoff: Any, policy: GroupRetryPolicy) -> None:
-    """Set when attempts of a group follow each other. Clients cannot use a policy without values."""
+    """Set when attempts of a group follow each other. Clients cannot use a policy without values.
+
+    No delay is longer than an invisible time may be: push consumers repeat a refused change each second.
+    """
     if policy.type == "EXPONENTIAL":
         retry = policy.exponential_retry_policy or ExponentialRetry()
-        backoff.exponential_backoff.initial.FromMilliseconds(retry.initial)
-        backoff.exponential_backoff.max.FromMilliseconds(retry.max)
+        backoff.exponential_backoff.initial.FromMilliseconds(min(retry.initial, field_checks.INVISIBLE_MS_MAX))
+        backoff.exponential_backoff.max.FromMilliseconds(min(retry.max, field_checks.INVISIBLE_MS_MAX))
         backoff.exponential_backoff.multiplier = retry.multiplier
         return
     delays = policy.customized_retry_policy.next if policy.customized_retry_policy else RETRY_MS
     for delay_ms in delays:
-        backoff.customized_backoff.next.add().FromMilliseconds(delay_ms)
+        backoff.customized_backoff.next.add().FromMilliseconds(min(delay_ms, field_checks.INVISIBLE_MS_MAX))
 
 
 def max_attempts(group: SubscriptionGroupConfig) -> int:
