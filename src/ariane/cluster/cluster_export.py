@@ -69,7 +69,7 @@ class ExportOperations(BrokerOperations, GroupOperations):
         """
 
         async def ask(server: BrokerServer) -> dict[str, TopicConfig]:
-            return await self._user_topics(server, with_special)
+            return (await self.fetch_topic_table(server, with_special=with_special)).topic_config_table
 
         answers = await self.ask_all(servers, ask)
         topics: dict[str, TopicConfig] = {}
@@ -102,7 +102,15 @@ class ExportOperations(BrokerOperations, GroupOperations):
     async def fetch_topic_table(self, server: BrokerServer, *, with_special: bool = False) -> TopicTable:
         """Return the topics of users of one broker, with the version of its table."""
         table = await self._fetch_topics(server)
-        return msgspec.structs.replace(table, topic_config_table=await self._user_topics(server, with_special))
+        listed = await self.request(server.addr, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        system = set(fastjson.decode(listed.body, TopicList).topic_list)
+        special = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
+        topics = {
+            name: config
+            for name, config in table.topic_config_table.items()
+            if name not in system and not name.startswith(special)
+        }
+        return msgspec.structs.replace(table, topic_config_table=topics)
 
     async def fetch_group_table(self, server: BrokerServer) -> SubscriptionGroupTable:
         """Return the consumer groups of users of one broker, with the version of its table."""
@@ -148,7 +156,7 @@ class ExportOperations(BrokerOperations, GroupOperations):
         runtime = (await self.fetch_runtime(server.addr)).table
         config = (await self.fetch_broker_config([server])).values
         groups = await self.fetch_group_table(server)
-        topics = await self._user_topics(server, False)
+        topics = (await self.fetch_topic_table(server)).topic_config_table
         half, schedule = [await self._puts(server, topic) for topic in (HALF_TOPIC, SCHEDULE_TOPIC)]
         versions = set()
         for group in groups.subscription_group_table:
@@ -181,13 +189,6 @@ class ExportOperations(BrokerOperations, GroupOperations):
             },
             "runtimeVersion": {"rocketmqVersion": runtime.get("brokerVersionDesc"), "clientInfo": sorted(versions)},
         }
-
-    async def _user_topics(self, server: BrokerServer, with_special: bool) -> dict[str, TopicConfig]:
-        topics = (await self._fetch_topics(server)).topic_config_table
-        listed = await self.request(server.addr, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-        system = set(fastjson.decode(listed.body, TopicList).topic_list)
-        special = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
-        return {name: topic for name, topic in topics.items() if name not in system and not name.startswith(special)}
 
     async def _puts(self, server: BrokerServer, topic: str) -> BrokerStatsData | None:
         """Return the statistics of messages put into a topic; None if there was none."""
