@@ -346,7 +346,6 @@ async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable
     settings: dict[str, object] = {
         "flushDiskType": "SYNC_FLUSH" if seed % 2 else "ASYNC_FLUSH",
         "failoverTtl": ttl_s,
-        "cleanFileForciblyEnable": "false",  # a full disk would remove old messages, which is not a loss by a failover
     }
     async with hosted_set(home, settings) as hosts:
         master = await hosts.complete(len(BROKERS))

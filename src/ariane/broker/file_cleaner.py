@@ -169,13 +169,17 @@ class FileCleaner:
 
 
 def retention_rule(config: BrokerConfig) -> RetentionRule:
-    """Return the rule by which commit-log files are removed."""
+    """Return the rule by which commit-log files are removed.
+
+    A member of a set with failover may lead at any time, and has to have everything acknowledged then, until it expires.
+    """
     low, high = USED_MAX_LIMITS
+    is_forced = config.clean_file_forcibly_enable and not config.has_failover
     return RetentionRule(
         reserved_ms=config.file_reserved_time * HOUR_MS,
         hours=config.delete_hours,
         used_max=max(low, min(config.disk_max_used_space_ratio, high)),
-        forced_above=config.disk_space_clean_forcibly_ratio if config.clean_file_forcibly_enable else None,
+        forced_above=config.disk_space_clean_forcibly_ratio if is_forced else None,
     )
 
 

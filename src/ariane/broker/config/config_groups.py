@@ -332,7 +332,7 @@ class RetentionSettings(FlushSettings, frozen=True, kw_only=True, rename=java_na
     disk_max_used_space_ratio: Percent = 75
     """Disk usage above which expired files are removed at any hour; limited to 10 to 95."""
     clean_file_forcibly_enable: bool = True
-    """Above diskSpaceCleanForciblyRatio, remove the oldest files before they expire."""
+    """Above diskSpaceCleanForciblyRatio, remove the oldest files before they expire. A member of a set with failover never does."""
     disk_space_clean_forcibly_ratio: Annotated[Percent, ROCKETMQ_5, Meta(ge=1, le=100)] = 85
     """Disk usage for cleanFileForciblyEnable; a property of the JVM in 4.9.4."""
     disk_space_warning_level_ratio: Annotated[Percent, ROCKETMQ_5, Meta(ge=1, le=100)] = 90
