@@ -100,6 +100,12 @@ class Log:
         about = {"TIMER_CANCELS": str(waits["queue_offset"]), "TIMER_DEL_UNIQKEY": waits["message_id"]}
         return self.put(TIMER_TOPIC, None, ms, about, queue_id=1, body=b"")
 
+    def recall_at_apache(self, waits: Row, ms: int) -> Row:
+        about = waits["properties"] | {
+            "TIMER_DEL_UNIQKEY": f"{waits['properties']['REAL_TOPIC']}+{waits['message_id']}"
+        }
+        return self.put(TIMER_TOPIC, waits["message_id"], ms, about)
+
     # --- transactions ---
 
     def half(self, message_id: str, ms: int, **own: str) -> Row:

@@ -99,6 +99,27 @@ def test_a_delayed_message_is_pending_until_delivered_or_cancelled(rows: Rows) -
     )
 
 
+def recalled_at_apache() -> list[Row]:
+    log = Log()
+    pending, delivered, _ = (log.timer(unique_id(number), 0, 4000) for number in (1, 2, 3))
+    log.recall_at_apache(pending, 1500)
+    log.recall_at_apache(pending, 1700)
+    log.recall_at_apache(delivered, 3999)
+    log.deliver(delivered, 4001, by_java=True)
+    log.recall_at_apache(log.timer(unique_id(3), 0, 4000, topic="U"), 1500)
+    log.level(unique_id(1), 0, 1)
+    return log.rows
+
+
+@given(recalled_at_apache())
+def test_a_recall_at_a_broker_of_apache_cancels_the_timers_of_the_message_in_its_topic(rows: Rows) -> None:
+    assert sorted((row["message_id"], row["topic"], row["kind"], row["state"], row["cancelled_at"]) for row in rows) == [
+        (A, "T", "level", "pending", None), (A, "T", "time", "cancelled", at(1500)),
+        (B, "T", "time", "delivered", at(3999)),
+        (C, "T", "time", "pending", None), (C, "U", "time", "cancelled", at(1500)),
+    ]  # fmt: skip
+
+
 def many() -> Log:
     """Return a message that failed twice, one sent twice under one id, a moved timer, and more."""
     log = Log()

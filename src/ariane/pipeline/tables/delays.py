@@ -4,7 +4,7 @@ The result does not depend on the order, lateness or duplication of the input ro
 
     pending     SCHEDULE_TOPIC_XXXX (queue = level - 1), rmq_sys_wheel_timer (queue 0)  ─┐ joined by message, broker, topic and
     delivered   the target topic, with the requested delay in the properties            ─┘ requested delay: first to first, …
-    cancelled   a mark on a pending record
+    cancelled   a mark on a pending record, or a recall: a record of the message that deletes its timer at Apache's 5.x brokers
 
 When the retained log no longer covers a timer, the Ariane broker stores the timer again, with the complement of the former offset
 as prepared offset: it remains one delayed message. A message whose requested time had already passed was never pending and has no
@@ -71,9 +71,8 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
     """Return one row per delayed message; `number` counts those with equal keys, cancelled ones last."""
     properties, topic = F.col("properties"), F.col("topic")
     is_timer = topic == TIMER_TOPIC
-    is_there = (topic == SCHEDULE_TOPIC) | (
-        is_timer & (F.col("queue_id") == TIMERS) & properties[TIMER_DEL_UNIQKEY].isNull()
-    )
+    is_recall = is_timer & (F.col("queue_id") == TIMERS) & properties[TIMER_DEL_UNIQKEY].isNotNull()
+    is_there = (topic == SCHEDULE_TOPIC) | (is_timer & (F.col("queue_id") == TIMERS) & ~is_recall)
     level = F.when(~is_timer, F.col("queue_id") + 1)
     durations = F.array(*map(F.lit, levels_ms))
     due_time = _time(F.unix_millis("store_timestamp") + F.get(durations, F.col("queue_id")).cast("bigint"))
@@ -110,9 +109,16 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
             "moved_mark_at": F.min(F.when(F.col("is_moved"), F.col("mark_at"))).over(same_key),
         }
     )
+    # The recall at Apache's brokers deletes all timers of the message in its topic.
+    recalled = (
+        once.where(is_recall)
+        .groupBy(*ID, properties[REAL_TOPIC].alias("topic"))
+        .agg(F.min("store_timestamp").alias("recalled_at"))
+    )
     # If the first record of a message is in no table (any more), a record that was stored again stands in for it.
     selected = numbered.where(~F.col("is_moved") | ((F.col("originals") == 0) & (F.col("number") == 1)))
-    return selected.select(
+    is_by_time = F.col("level").isNull()
+    return selected.join(recalled, [*ID, "topic"], "left").select(
         *KEY,
         "number",
         "kind",
@@ -121,7 +127,7 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
         F.when(~F.col("is_moved"), F.col("store_timestamp")).alias("stored_at"),
         "keys",
         "commit_log_offset",
-        F.coalesce("mark_at", "moved_mark_at").alias("cancelled_at"),
+        F.coalesce("mark_at", "moved_mark_at", F.when(is_by_time, F.col("recalled_at"))).alias("cancelled_at"),
         "waits",
     )
 
