@@ -95,6 +95,22 @@ def test_each_document_is_checked(name: str, member: str, valid: dict[str, Any],
     assert state.dropped == len(invalid)
 
 
+def test_a_group_whose_retry_policy_no_client_can_follow_is_served_without_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such a policy refused the start."""
+    usable = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1, "max": 9, "multiplier": 2}}
+    groups = {
+        name: {"groupName": name, "retryMaxTimes": 3, "groupRetryPolicy": policy}
+        for name, policy in (("G", usable), ("H", {"type": "LINEAR"}), ("I", {"customizedRetryPolicy": {"next": []}}))
+    }
+    state = loaded(disk_with(json_documents.GROUPS, {"subscriptionGroupTable": groups}))
+    table = state.groups.subscription_group_table
+    assert [bool(table[name].group_retry_policy) for name in "GHI"] == [True, False, False]
+    assert ({group.retry_max_times for group in table.values()}, state.dropped) == ({3}, 2)
+    assert "groupRetryPolicy of 'H': Invalid type 'LINEAR'" in caplog.text
+
+
 def test_locks_filters_and_delay_offsets_are_checked() -> None:
     queues = [{"brokerName": "b", "queueId": queue_id, "topic": "T"} for queue_id in (0, 1)]
     disk = disk_with(json_documents.LOCKS, {"lockTable": {"G": {"c": queues, "d": [{**queues[0], "queueId": -1}]}}})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Annotated, Literal
 
 import msgspec
 
@@ -130,25 +130,45 @@ class ExponentialRetry(msgspec.Struct, frozen=True):
 
     initial: int = 5_000
     max: int = 7_200_000
-    multiplier: int = 2
-
-    def __post_init__(self) -> None:
-        if not (0 < self.initial <= self.max and self.multiplier >= 1):
-            raise ValueError(f"Invalid {self}: expected 0 < initial <= max and a multiplier of at least 1")
+    multiplier: int | float = 2
 
 
 class CustomizedRetry(msgspec.Struct, frozen=True):
     """Delays of the attempts, in milliseconds. The last one repeats. [CustomizedRetryPolicy]"""
 
-    next: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1, max_length=128)]
+    next: tuple[int, ...] = ()
+
+
+RETRY_TYPES = ("CUSTOMIZED", "EXPONENTIAL")
+RETRY_DELAYS_MAX = 128
 
 
 class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """How clients of 5.x space the attempts of a message: by their list of delays unless one is given. [GroupRetryPolicy]"""
+    """How clients of 5.x space the attempts of a message: by their list of delays unless one is given. [GroupRetryPolicy]
 
-    type: Literal["CUSTOMIZED", "EXPONENTIAL"] = "CUSTOMIZED"  # which of the two counts
+    Any policy can be decoded, so that one that no client can follow does not make a whole table of groups unreadable.
+    """
+
+    type: str = RETRY_TYPES[0]  # which of the two counts
     exponential_retry_policy: ExponentialRetry | msgspec.UnsetType | None = msgspec.UNSET
     customized_retry_policy: CustomizedRetry | msgspec.UnsetType | None = msgspec.UNSET
+
+    @property
+    def fault(self) -> str | None:
+        """What makes the policy one that no client can follow; None if nothing does."""
+        if self.type not in RETRY_TYPES:
+            return f"Invalid type {self.type[:40]!r} of a retry policy: expected {' or '.join(RETRY_TYPES)}"
+        if (grows := self.exponential_retry_policy) and not (
+            0 < grows.initial <= grows.max and 1 <= grows.multiplier < math.inf
+        ):
+            return f"Invalid {grows}: expected 0 < initial <= max and a multiplier of at least 1"
+        if (listed := self.customized_retry_policy) and not (
+            1 <= len(listed.next) <= RETRY_DELAYS_MAX and min(listed.next) >= 0
+        ):
+            return (
+                f"Invalid delays {listed.next[:5]} of a retry policy: expected 1 to {RETRY_DELAYS_MAX}, none negative"
+            )
+        return None
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):

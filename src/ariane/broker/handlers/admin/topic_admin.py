@@ -103,6 +103,8 @@ class TopicAdminHandler:
         config = decode_body(command, SubscriptionGroupConfig)
         if fault := group_name_fault(config.group_name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
+        if config.group_retry_policy and (fault := config.group_retry_policy.fault):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         self.state.groups.put(config)
         return Reply()
 

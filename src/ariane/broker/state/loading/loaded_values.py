@@ -133,6 +133,10 @@ def _check_groups(document: SubscriptionGroupTable) -> Iterator[Dropped]:
         rules.check(group)
 
     yield from _drop(document.subscription_group_table, check)
+    for name, group in document.subscription_group_table.items():
+        if group.group_retry_policy and (fault := group.group_retry_policy.fault):  # the group is served without it
+            document.subscription_group_table[name] = msgspec.structs.replace(group, group_retry_policy=msgspec.UNSET)
+            yield Dropped(f"groupRetryPolicy of {rules.shown(name)}", fault)
 
 
 def _check_offsets(document: ConsumerOffsetTable) -> Iterator[Dropped]:
