@@ -14,6 +14,7 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.replies import make_peer
 from ariane.net.server import RemotingServer
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.records import record
 from ariane.protocol.requests import encode_header
@@ -273,6 +274,28 @@ def test_an_acknowledged_delivery_is_not_renewed() -> None:
     renewed = Renewed()
     renewed.renewal.close("G", "T", HANDLE)
     assert renewed.scan(51_000) == []
+
+
+def test_a_refused_change_or_dead_letter_ends_no_renewal() -> None:
+    """The renewal ended before the broker had checked the account."""
+    renewed = Renewed()
+    calls = ReceiveCalls(
+        service=renewed.service, renewal=renewed.renewal, tasks=BackgroundTasks("test"), now_ms=lambda: NOW_MS
+    )
+    fields = {"group": GROUP, "topic": TOPIC, "receipt_handle": str(HANDLE)}
+    change = api.ChangeInvisibleDurationRequest(invisible_duration={"seconds": 1}, **fields)
+    bury = api.ForwardMessageToDeadLetterQueueRequest(**fields)
+    renewed.service.failure = ReplyError(ResponseCode.NO_PERMISSION, "denied")
+    for refused in (
+        lambda: calls.change_invisible_duration(change, call()),
+        lambda: calls.forward_message_to_dead_letter_queue(bury, call()),
+    ):
+        with pytest.raises(ReplyError):
+            asyncio.run(refused())
+        assert renewed.renewal.count == 1
+    renewed.service.failure = None
+    asyncio.run(calls.change_invisible_duration(change, call()))
+    assert renewed.renewal.count == 0
 
 
 def test_a_delivery_of_an_ended_client_is_released() -> None:

@@ -102,11 +102,11 @@ class ReceiveCalls:
         invisible_ms = request.invisible_duration.ToMilliseconds()
         field_checks.check_invisible_ms(invisible_ms, 0)
         handle = receipt_handles.parse(request.receipt_handle, self.service.broker_name)
-        self.renewal.close(group, topic, handle)
         changed = await self.service.change_invisible_time(
             call.caller,
             ChangeInvisibleTime(group, topic, handle.queue_id, handle.extra_info, handle.offset, invisible_ms),
         )
+        self.renewal.close(group, topic, handle)  # refused changes end nothing: the caller may lack the permission
         new = receipt_handles.ReceiptHandle(
             handle.start,
             changed.pop_time,
@@ -123,8 +123,8 @@ class ReceiveCalls:
         """Store a message as a dead letter of its group, and acknowledge it."""
         group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
         handle = receipt_handles.parse(request.receipt_handle, self.service.broker_name)
-        self.renewal.close(group, topic, handle)
         await self._bury(group, topic, handle, call)
+        self.renewal.close(group, topic, handle)
         return api.ForwardMessageToDeadLetterQueueResponse(status=grpc_statuses.ok())
 
     # --- receiving ---
