@@ -23,7 +23,7 @@ from ariane.proxy import api
 from ariane.proxy.byte_bridge import LOOPBACK, BridgedClient, BridgePeers
 from ariane.proxy.calls.call import Call
 from ariane.proxy.client_sessions import ClientSessions, SessionKey
-from ariane.proxy.conversion import grpc_statuses
+from ariane.proxy.conversion import grpc_statuses, request_sizes
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.message_service import Caller
 
@@ -31,8 +31,7 @@ log = logging.getLogger("ariane.proxy")
 _peer_log = PeerLog(log)
 
 MESSAGE_MAX = 16 * 1024 * 1024  # bytes of a request, as of a frame of remoting
-SMALL_MAX = 1024 * 1024  # bytes of a request without bodies: decoding may take forty times as much memory
-SIZES_MAX = {"SendMessage": MESSAGE_MAX, "Telemetry": 4 * SMALL_MAX}  # Telemetry returns stack traces
+SIZES_MAX = {"SendMessage": MESSAGE_MAX, "Telemetry": 4 * 1024 * 1024}  # with bodies, and stack traces
 IDLE_MS = 120_000
 STREAMS_MAX = 4_096  # calls of a connection: a process has one connection for all its clients
 CLIENT_ID_MAX = 255  # characters
@@ -249,9 +248,10 @@ def _decoded(call: str, data: bytes) -> Any:
     """Return the message of a call. Raise CallRefused if the data is not one, or too large."""
     from google.protobuf.message import DecodeError
 
-    most = SIZES_MAX.get(call, SMALL_MAX)
+    most = SIZES_MAX.get(call, request_sizes.OVERHEAD_MAX)
     if len(data) > most:
         raise CallRefused(StatusCode.BAD_REQUEST, f"Invalid {call} of {len(data)} bytes: expected at most {most}")
+    request_sizes.check(call, data)
     name = f"{call}Command" if call == "Telemetry" else f"{call}Request"
     try:
         return getattr(api, name).FromString(data)
