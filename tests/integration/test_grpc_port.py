@@ -22,8 +22,10 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.model.topic import TopicConfig
 from ariane.net.limits.connection_limits import ConnectionLimits
-from ariane.proxy import api, byte_bridge
+from ariane.proxy import api
 from ariane.proxy.conversion.grpc_statuses import StatusCode
+from ariane.proxy.transport import byte_bridge
+from ariane.proxy.transport.aio_transport import AioTransport
 
 TOPIC, GROUP = {"name": "T"}, {"name": "G"}
 
@@ -368,8 +370,8 @@ def presented_certificate(port: int) -> str:
 
 def test_connections_that_bypass_the_port_are_not_served(tmp_path: Path) -> None:
     async def test(broker: Broker, client: Client) -> None:
-        assert broker.proxy is not None and broker.proxy._bridge is not None
-        inner = broker.proxy._bridge._target_port
+        assert broker.proxy is not None and isinstance(broker.proxy._transport, AioTransport)
+        inner = broker.proxy._transport._bridge._target_port
         async with grpc.aio.insecure_channel(f"127.0.0.1:{inner}") as channel:
             assert code_of(await Client(channel).call("QueryRoute", topic=TOPIC)) == StatusCode.UNAUTHORIZED
 

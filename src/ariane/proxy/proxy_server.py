@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from ariane.errors import ConfigError
 from ariane.net.listening.connection_gate import ConnectionGate
@@ -14,7 +14,7 @@ from ariane.net.server import RemotingServer
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.signing import Credentials
 from ariane.proxy import request_signatures
-from ariane.proxy.byte_bridge import BridgePeers, ByteBridge
+from ariane.proxy.call_server import CallServer, Method
 from ariane.proxy.calls.call import Call, ProxySettings
 from ariane.proxy.calls.presence_calls import PresenceCalls
 from ariane.proxy.calls.receive_calls import ReceiveCalls
@@ -22,11 +22,27 @@ from ariane.proxy.calls.route_calls import RouteCalls
 from ariane.proxy.calls.send_calls import SendCalls
 from ariane.proxy.calls.transaction_calls import TransactionCalls
 from ariane.proxy.client_sessions import ClientSessions, OffsetCommits
-from ariane.proxy.grpc_transport import GrpcTransport, Method
 from ariane.proxy.handle_renewal import SCAN_S, HandleRenewal
 from ariane.proxy.message_service import MessageService
+from ariane.proxy.transport.aio_transport import AioTransport
 
 HTTP_2 = "h2"  # the name that clients select by ALPN
+
+
+class Transport(Protocol):
+    """Sockets, TLS and HTTP/2 of the port."""
+
+    async def start(self, address: str, port: int) -> int:
+        """Listen, and return the port. Raise OSError if it is in use."""
+        ...
+
+    def abort(self) -> None:
+        """Close the port and abort all connections."""
+        ...
+
+    async def close(self) -> None:
+        """Close the port, and end all calls."""
+        ...
 
 
 class ProxyAddress(NamedTuple):
@@ -118,7 +134,7 @@ class ProxyServer:
         self._authentication = None if secret_key is None else AccountSignatures(secret_key)
         self._address = address
         self._now_ms = now_ms
-        self._bridge: ByteBridge | None = None  # None until it is started
+        self._transport: Transport | None = None  # None until it is started
         self._open = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -136,21 +152,20 @@ class ProxyServer:
 
     def abort(self) -> None:
         """Close the port and abort all connections, as the end of the process does."""
-        if self._bridge is not None:
-            self._bridge.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     async def _start(self) -> None:
-        address, peers, tasks = self._address, BridgePeers(), BackgroundTasks("gRPC")
+        address, tasks = self._address, BackgroundTasks("gRPC")
         self._open.push_async_callback(tasks.close)
         tls = await self._open.enter_async_context(watched_tls(self._tls, protocols=(HTTP_2,)))
         assert tls is not None
-        bridge = self._bridge = ByteBridge(ConnectionGate(tls), peers)
         renewal = HandleRenewal(service=self._service, is_connected=self._server.is_connected, now_ms=self._now_ms)
         sessions = ClientSessions(self._server, self._offsets, self._now_ms)
         routes = RouteCalls(
             service=self._service, settings=self._settings, advertised=address.advertised, host=address.host
         )
-        transport = GrpcTransport(
+        calls = CallServer(
             calls=_Calls(
                 routes,
                 SendCalls(service=self._service, settings=self._settings, now_ms=self._now_ms),
@@ -159,17 +174,15 @@ class ProxyServer:
                 PresenceCalls(service=self._service, settings=self._settings, now_ms=self._now_ms),
             ),
             sessions=sessions,
-            peers=peers,
             limits=self._server.limits,
             authentication=self._authentication,
         )
-        target_port = await transport.start()
+        transport = self._transport = AioTransport(calls, ConnectionGate(tls))
         self._open.push_async_callback(transport.close)
         try:
-            self.port = routes.port = await bridge.start(address.bind, address.port, target_port)
+            self.port = routes.port = await transport.start(address.bind, address.port)
         except OSError as error:
             place, reason = f"{address.bind}:{address.port}", error.strerror or error
             fix = f"cannot listen on {place} ({reason}); stop what uses it or choose another port"
             raise ConfigError("grpcServerPort", address.port, fix) from error
-        self._open.push_async_callback(bridge.close)
         tasks.repeat(SCAN_S, renewal.renew_due, "renew deliveries to push consumers")

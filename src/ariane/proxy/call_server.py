@@ -1,6 +1,6 @@
-"""The gRPC server: calls arrive here, get their client and account, and leave as replies. `grpcio` is used in this module only.
+"""Around a call, the same for all transports: its client and account, limits, the decoding of its request, refusals.
 
-    bytes (`byte_bridge`) ─▶ grpc.aio ─▶ request, metadata ─▶ signature ─▶ session, limits ─▶ method of `calls` ─▶ reply
+    transport ─ name, bytes, metadata ─▶ signature ─▶ session, limits ─▶ request ─▶ method of `calls` ─▶ reply
 
 Refusals are replies with a status, whose gRPC status is OK; in Telemetry they end the stream.
 """
@@ -13,14 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ariane.errors import ArianeError, ReplyError
-from ariane.extras import naming_extras
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.peer_log import PeerLog
 from ariane.net.replies import Peer
 from ariane.protocol.command import LANGUAGES
 from ariane.protocol.signing import Credentials
 from ariane.proxy import api
-from ariane.proxy.byte_bridge import LOOPBACK, BridgedClient, BridgePeers
 from ariane.proxy.calls.call import Call
 from ariane.proxy.client_sessions import ClientSessions, SessionKey
 from ariane.proxy.conversion import grpc_statuses, request_sizes
@@ -32,8 +30,6 @@ _peer_log = PeerLog(log)
 
 MESSAGE_MAX = 16 * 1024 * 1024  # bytes of a request, as of a frame of remoting
 SIZES_MAX = {"SendMessage": MESSAGE_MAX, "Telemetry": 4 * 1024 * 1024}  # with bodies, and stack traces
-IDLE_MS = 120_000
-STREAMS_MAX = 4_096  # calls of a connection: a process has one connection for all its clients
 CLIENT_ID_MAX = 255  # characters
 OTHER_LANGUAGE = "OTHER"
 VERSION_5 = 479  # V5_3_3, for clients whose version has no number
@@ -59,114 +55,98 @@ class Authentication(Protocol):
         ...
 
 
-class _Arrival(NamedTuple):
+class CallConnection(Protocol):
+    """The connection of a call."""
+
+    is_identified: bool
+    """Whether a call came from it that named its client."""
+
+    @property
+    def peer(self) -> Peer:
+        """Return the address of the client."""
+        ...
+
+
+class CallArrival(NamedTuple):
     """What a call brings in addition to its request."""
 
-    metadata: dict[str, str]
-    client: BridgedClient
+    metadata: Mapping[str, str]
+    connection: CallConnection | None
+    """None if it did not come through the port."""
     remaining_ms: float | None
+    """Time to its deadline; None without one."""
 
 
-class GrpcTransport:
-    """Serves calls that the byte bridge passes on.
+class StreamRefused(Exception):
+    """A Telemetry stream that ends with a status of gRPC."""
+
+    def __init__(self, text: str, *, is_internal: bool) -> None:
+        super().__init__(text)
+        self.text = text
+        self.is_internal = is_internal  # INTERNAL, or else INVALID_ARGUMENT
+
+
+class CallServer:
+    """Serves calls that a transport has received.
 
     Args:
         calls: What is called.
         sessions: Clients of calls.
-        peers: Clients of bridged connections.
         limits: Rates of the clients.
         authentication: Accounts; None if calls need none.
     """
 
     def __init__(
-        self,
-        *,
-        calls: CallTable,
-        sessions: ClientSessions,
-        peers: BridgePeers,
-        limits: ServerLimits,
-        authentication: Authentication | None,
+        self, *, calls: CallTable, sessions: ClientSessions, limits: ServerLimits, authentication: Authentication | None
     ) -> None:
         self._calls = calls
         self._sessions = sessions
-        self._peers = peers
         self._limits = limits
         self._authentication = authentication
-        self._server: Any = None  # None until it is started
 
-    async def start(self) -> int:
-        """Start the server on a port of this machine only, and return the port."""
-        with naming_extras():
-            import grpc
-            import grpc.aio
+    @property
+    def unary_names(self) -> list[str]:
+        """Return the names of the calls that are answered with one message."""
+        return list(self._calls.unary)
 
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), response_serializer=_encoded)
-            for name, method in self._calls.unary.items()
-        }
-        # Requests are decoded with the call: the library would log each one that cannot be decoded, at any rate.
-        handlers |= {
-            "ReceiveMessage": grpc.unary_stream_rpc_method_handler(self._receive, response_serializer=_encoded),
-            "Telemetry": grpc.stream_stream_rpc_method_handler(self._telemetry, response_serializer=_encoded),
-        }
-        options = [
-            ("grpc.max_receive_message_length", MESSAGE_MAX),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_connection_idle_ms", IDLE_MS),  # without calls; a Telemetry stream is one
-            ("grpc.max_concurrent_streams", STREAMS_MAX),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-        ]
-        self._server = grpc.aio.server(options=options)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(api.SERVICE, handlers),))
-        port: int = self._server.add_insecure_port(f"{LOOPBACK}:0")
-        await self._server.start()
-        return port
+    @property
+    def needs_accounts(self) -> bool:
+        """Return whether calls are signed."""
+        return self._authentication is not None
 
-    async def close(self) -> None:
-        """End all calls."""
-        if self._server is not None:
-            await self._server.stop(None)
-
-    # --- calls ---
-
-    def _unary(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[Any]]:
-        async def serve(data: bytes, context: Any) -> Any:
+    async def unary(self, name: str, data: bytes, arrival: CallArrival) -> Any:
+        """Return the reply to a call."""
+        try:
+            call = self._open(arrival, len(data))
             try:
-                call = self._open(context, len(data))
-                try:
-                    return await method(_decoded(name, data), call)
-                except ReplyError as error:
-                    raise call.refusal_of(error) from error
-            except Exception as error:  # noqa: BLE001 - whatever a call does, the server answers the next
-                status = grpc_statuses.of_refusal(self._refusal(name, error, context))
-                return getattr(api, f"{name}Response")(status=status)
+                return await self._calls.unary[name](_decoded(name, data), call)
+            except ReplyError as error:
+                raise call.refusal_of(error) from error
+        except Exception as error:  # noqa: BLE001 - whatever a call does, the server answers the next
+            return refusal_reply(name, self._refusal(name, error, arrival))
 
-        return serve
-
-    async def _receive(self, data: bytes, context: Any) -> AsyncIterator[Any]:
+    async def receive(self, data: bytes, arrival: CallArrival) -> AsyncIterator[Any]:
+        """Yield the replies to ReceiveMessage."""
         name = "ReceiveMessage"
         try:
-            call = self._open(context, len(data))
+            call = self._open(arrival, len(data))
             try:
                 async for reply in self._calls.receive(_decoded(name, data), call):
                     yield reply
             except ReplyError as error:
                 raise call.refusal_of(error) from error
         except Exception as error:  # noqa: BLE001
-            status = grpc_statuses.of_refusal(self._refusal(name, error, context))
-            yield api.ReceiveMessageResponse(status=status)
+            yield refusal_reply(name, self._refusal(name, error, arrival))
 
-    async def _telemetry(self, commands: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        import grpc
+    async def telemetry(self, messages: AsyncIterator[bytes], arrival: CallArrival) -> AsyncIterator[Any]:
+        """Yield the commands of a Telemetry stream. Raise StreamRefused if it ends with a status of gRPC."""
 
         async def decoded() -> AsyncIterator[Any]:
-            async for data in commands:
+            async for data in messages:
                 yield _decoded("Telemetry", data)
 
         try:
-            call = self._open(context, 0)
+            call = self._open(arrival, 0)
             try:
                 async for command in self._calls.telemetry(decoded(), call):
                     yield command
@@ -174,45 +154,37 @@ class GrpcTransport:
             except ReplyError as error:
                 raise call.refusal_of(error) from error
         except Exception as error:  # noqa: BLE001
-            refusal = self._refusal("Telemetry", error, context)
+            refusal = self._refusal("Telemetry", error, arrival)
         if refusal.code in (StatusCode.UNAUTHORIZED, StatusCode.FORBIDDEN, StatusCode.CLIENT_ID_REQUIRED):
             yield api.TelemetryCommand(status=grpc_statuses.of_refusal(refusal))
             return
-        is_internal = refusal.code is StatusCode.INTERNAL_SERVER_ERROR
-        code = grpc.StatusCode.INTERNAL if is_internal else grpc.StatusCode.INVALID_ARGUMENT
-        await context.abort(code, f"process client telemetryCommand failed. {refusal.text}")
+        text = f"process client telemetryCommand failed. {refusal.text}"
+        raise StreamRefused(text, is_internal=refusal.code is StatusCode.INTERNAL_SERVER_ERROR)
 
     # --- around a call ---
 
-    def _open(self, context: Any, size: int) -> Call:
+    def _open(self, arrival: CallArrival, size: int) -> Call:
         """Return a call with its client. Raise CallRefused or ReplyError if it is not served."""
-        arrival = self._arrival(context)
-        client_id = arrival.metadata.get("x-mq-client-id", "")
+        connection, metadata = arrival.connection, arrival.metadata
+        if connection is None:
+            raise CallRefused(StatusCode.UNAUTHORIZED, "calls are served on the port of grpcServerPort only")
+        client_id = metadata.get("x-mq-client-id", "")
         if not client_id.strip():
             raise CallRefused(StatusCode.CLIENT_ID_REQUIRED, "client id cannot be empty")
         if len(client_id) > CLIENT_ID_MAX:
             text = f"Invalid client id of {len(client_id)} characters: expected at most {CLIENT_ID_MAX}"
             raise CallRefused(StatusCode.CLIENT_ID_REQUIRED, text)
-        credentials = None if self._authentication is None else self._authentication.verify(arrival.metadata)
+        credentials = None if self._authentication is None else self._authentication.verify(metadata)
         session = self._sessions.open(
-            SessionKey(client_id, "" if credentials is None else credentials.access_key), arrival.client.peer
+            SessionKey(client_id, "" if credentials is None else credentials.access_key), connection.peer
         )
-        arrival.client.is_identified = True
+        connection.is_identified = True
         self._count(session.peer, size)
-        language = arrival.metadata.get("x-mq-language", OTHER_LANGUAGE)
+        language = metadata.get("x-mq-language", OTHER_LANGUAGE)
         caller = Caller(
             session.peer, client_id, language if language in LANGUAGES else OTHER_LANGUAGE, VERSION_5, credentials
         )
         return Call(caller, session, arrival.remaining_ms)
-
-    def _arrival(self, context: Any) -> _Arrival:
-        client = self._peers.find(context.peer())
-        if client is None:
-            text = "calls are served on the port of grpcServerPort only"
-            raise CallRefused(StatusCode.UNAUTHORIZED, text)
-        metadata = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
-        remaining_s = context.time_remaining()
-        return _Arrival(metadata, client, None if remaining_s is None else remaining_s * 1000)
 
     def _count(self, peer: Peer, size: int) -> None:
         """Count a call for the limits of its client. Raise CallRefused if it exceeds one."""
@@ -228,20 +200,25 @@ class GrpcTransport:
             quotas.exceeded[refusal.key] += 1
             raise CallRefused(StatusCode.TOO_MANY_REQUESTS, refusal.remark)
 
-    def _refusal(self, name: str, error: Exception, context: Any) -> CallRefused:
+    def _refusal(self, name: str, error: Exception, arrival: CallArrival) -> CallRefused:
         """Return the refusal that an error becomes, and log what is not one."""
         if isinstance(error, CallRefused):
             return error
         if isinstance(error, ReplyError):
             return grpc_statuses.refusal_of(error, is_anonymous=False)
         now = asyncio.get_running_loop().time()
-        client = self._peers.find(context.peer())
-        ip, addr = ("", context.peer()) if client is None else (client.ip, client.peer.addr)
+        connection = arrival.connection
+        ip, addr = ("", "this machine") if connection is None else (connection.peer.ip, connection.peer.addr)
         if isinstance(error, ArianeError):
             _peer_log.warning(ip, now, "%s of %s failed: %s", name, addr, error)
             return CallRefused(StatusCode.INTERNAL_SERVER_ERROR, str(error))
         _peer_log.error(ip, now, "%s of %s failed", name, addr, exc_info=error)
         return CallRefused(StatusCode.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def refusal_reply(name: str, refusal: CallRefused) -> Any:
+    """Return the reply to a call that is refused."""
+    return getattr(api, f"{name}Response")(status=grpc_statuses.of_refusal(refusal))
 
 
 def _decoded(call: str, data: bytes) -> Any:
@@ -257,8 +234,3 @@ def _decoded(call: str, data: bytes) -> Any:
         return getattr(api, name).FromString(data)
     except DecodeError as error:
         raise CallRefused(StatusCode.BAD_REQUEST, f"Invalid {name}: {error}") from None
-
-
-def _encoded(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
