@@ -32,7 +32,10 @@ def many(pending: PendingConnections, ip: str, count: int) -> list[Pending]:
 
 def run(work: object) -> None:
     loop = VirtualLoop()
-    loop.run_until_complete(work)  # type: ignore[arg-type]
+    try:
+        loop.run_until_complete(work)  # type: ignore[arg-type]
+    finally:
+        loop.close()
 
 
 def test_an_address_displaces_its_own_oldest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ from ariane.cli.servers.process import run_server, signals
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
+    from ariane.pipeline.jobs import PipelineJob
     from ariane.pipeline.run import JobProgress
 
 app = create_app("Archive whole messages of topics as Parquet files.")
@@ -41,17 +43,13 @@ def _pattern(text: object) -> str:
     return str(text)
 
 
-@app.command(
-    "run",
-    "ariane archive run --topics orders,payments -n 10.0.0.1:9876",
-    "ariane archive run --topics-pattern 'order.*' --once",
-)
-def run(
-    *,
-    spark: spark_options.SparkJobOptions,
+@dataclass(frozen=True, kw_only=True)
+class ArchivedTopics:
+    """Options that say which topics are archived."""
+
     topics: Annotated[
         str, typer.Option(parser=_topics, metavar="TOPIC,…", help="Topics to archive, separated by ','.")
-    ] = "",
+    ] = ""
     pattern: Annotated[
         str,
         typer.Option(
@@ -60,8 +58,31 @@ def run(
             metavar="REGEX",
             help="Regular expression that the whole topic name must match.",
         ),
-    ] = "",
-    system_topics: Annotated[bool, typer.Option(help="Include matching retry, dead-letter and system topics.")] = False,
+    ] = ""
+    system_topics: Annotated[bool, typer.Option(help="Include matching retry, dead-letter and system topics.")] = False
+
+    def check(self) -> None:
+        """Raise UsageError unless the topics are given in exactly one way."""
+        if bool(self.topics) == bool(self.pattern):
+            raise UsageError("--topics", self.topics or None, "specify exactly one of --topics and --topics-pattern")
+
+    def job(self) -> PipelineJob:
+        """Return the job that archives these topics."""
+        from ariane.pipeline import archive
+
+        names = self.topics.split(",") if self.topics else []
+        return archive.archive_job(names, self.pattern, system_topics=self.system_topics)
+
+
+@app.command(
+    "run",
+    "ariane archive run --topics orders,payments -n 10.0.0.1:9876",
+    "ariane archive run --topics-pattern 'order.*' --once",
+)
+def run(
+    *,
+    spark: spark_options.SparkJobOptions,
+    archived: ArchivedTopics,
     home: Annotated[
         homes.OptionalHome,
         path_option(
@@ -80,22 +101,19 @@ def run(
 
     Starts with the oldest messages that the brokers have, and runs until SIGINT or SIGTERM.
     """
-    if bool(topics) == bool(pattern):
-        raise UsageError("--topics", topics or None, "specify exactly one of --topics and --topics-pattern")
+    archived.check()
     settings, source = spark.settings(), spark.source()
     directory = homes.archive_dir(home)
     # After all checks of the command line: `./ariane` installs Spark only for a valid one.
     spark_options.require_spark()
 
-    from ariane.pipeline import archive
     from ariane.pipeline import run as runner
 
     run_server.log_warnings()
-    job = archive.archive_job(topics.split(",") if topics else [], pattern, system_topics=system_topics)
     stop = signals.thread_stop_event(_print_line)
     _print_line(f"archive in {directory}; starting Spark")
     runner.run(
-        job,
+        archived.job(),
         source,
         directory,
         settings=runner.RunSettings(
