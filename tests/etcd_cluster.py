@@ -5,11 +5,12 @@ from __future__ import annotations
 import http.client
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
 from pathlib import Path
+
+from ariane.net.listening.fixed_ports import choose_free_port
 
 PROGRAM = shutil.which("etcd")
 REASON = "etcd is not installed (Debian: etcd-server)"
@@ -17,11 +18,10 @@ WAIT_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(choose_free_port())
+    return list(ports)
 
 
 class EtcdMember:

@@ -23,6 +23,7 @@ from ariane.client.duplicates.idempotent import Idempotent
 from ariane.client.duplicates.redis_store import RedisStore
 from ariane.model import message as names
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.net.listening.fixed_ports import choose_free_port
 
 redis = pytest.importorskip("redis", reason="the extra redis is not installed")
 PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
@@ -31,20 +32,11 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="neither redis-server no
 WAIT_S = 30.0
 
 
-def _free_port() -> int:
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port: int = free.getsockname()[1]
-        # A node of a cluster uses the port 10,000 above as well.
-        if port < 55_000:
-            return port
-
-
 class RedisServer:
     """A server in a process of its own, at a port that stays the same over restarts."""
 
     def __init__(self, directory: Path, *options: str, scheme: str = "redis") -> None:
-        self.port = _free_port()
+        self.port = choose_free_port((0, 10_000))  # a node of a cluster uses the port 10,000 above as well
         self.addr = f"127.0.0.1:{self.port}"
         self.url = f"{scheme}://{self.addr}"
         self._directory = directory

@@ -17,7 +17,9 @@ def installed(venv: Path) -> None:
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
     for part, lock in PARTS.items():
-        sums = [subprocess.check_output(["cksum"], stdin=(ROOT / name).open("rb")) for name in (lock, "pyproject.toml")]
+        sums = [
+            subprocess.check_output(["cksum"], input=(ROOT / name).read_bytes()) for name in (lock, "pyproject.toml")
+        ]
         (venv / f".installed-{part}").write_bytes(f"{ROOT}\n".encode() + b"".join(sums))
 
 

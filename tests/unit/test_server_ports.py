@@ -10,6 +10,7 @@ import pytest
 from ariane.cli.up import server_ports
 from ariane.cli.up.up_command import _check_distinct
 from ariane.errors import ConfigError, UsageError
+from ariane.net.listening import fixed_ports
 
 
 @pytest.fixture
@@ -68,6 +69,27 @@ def test_a_free_default_port_is_used_without_a_line(used: int) -> None:
 def test_two_servers_cannot_have_one_port(namesrv: int, broker: int, console: int | None) -> None:
     with pytest.raises(UsageError, match="specify another port"):
         _check_distinct(namesrv, broker, console)
+
+
+def test_a_chosen_port_is_not_one_of_outgoing_connections_and_has_free_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    def used_twice(port: int, offsets: tuple[int, ...]) -> tuple[int, OSError] | None:
+        tried.append(port)
+        return (port, OSError(98, "Address already in use")) if len(tried) < 3 else None
+
+    monkeypatch.setattr(fixed_ports, "port_fault", used_twice)
+    port = fixed_ports.choose_free_port((-2, 0, 1))
+    assert [port] == tried[2:]
+    assert 12_000 <= port < 32_000  # Linux gives outgoing connections ports from 32768 on
+
+
+def test_no_free_port_is_an_error_that_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_ports, "port_fault", lambda port, offsets: (port, OSError(98, "Address already in use")))
+    with pytest.raises(ConfigError, match="--console-port = 0: no free port found from 12000 to 31999; specify one"):
+        server_ports.choose_port("--console-port", 0, may_move=False, print_line=print)
 
 
 def test_any_free_port_is_distinct() -> None:

@@ -24,6 +24,7 @@ from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TopicConfig, topic_name_fault
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
+from ariane.net.listening.fixed_ports import choose_free_port
 from ariane.settings.limits import TrafficLimits
 from ariane.settings.tls import ServerTlsSettings
 from ariane.testing.fillable_disks import FillableDisk, MemoryDisk
@@ -101,7 +102,7 @@ class ClusterServers:
         """Start the name server unless it is running, at the port of its first start, and register the running brokers."""
         if self._name_server is not None:
             return
-        port = int(self.namesrv.rpartition(":")[2] or 0)
+        port = int(self.namesrv.rpartition(":")[2] or choose_free_port())
         path = str(self._home / "kvConfig.json")
         tls = {name: value for name, value in self._settings.items() if name in TLS_SETTINGS}
         config = NameServerConfig(bind_address=LOOPBACK, listen_port=port, kv_config_path=path, **tls)

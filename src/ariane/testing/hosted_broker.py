@@ -14,6 +14,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.clock import Clock
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.net.connection import Handler
+from ariane.net.listening.fixed_ports import choose_free_port
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import TurnHandler
 from ariane.protocol.records import record
@@ -77,11 +78,12 @@ class HostedBroker:
         """Start the broker unless it is running. It has the port of its first start."""
         if self._broker is not None:
             return
+        if not self.config.listen_port:
+            self.config = msgspec.structs.replace(self.config, listen_port=choose_free_port((-2, 0, 1)))
         broker = _FaultyBroker(self.config, disk=self.disk, clock=self._clock, faults=self.faults)
         await broker.__aenter__()
         self._broker = broker
         self.addr = broker.addr
-        self.config = msgspec.structs.replace(self.config, listen_port=int(broker.addr.rpartition(":")[2]))
         if broker.proxy is not None:
             self.grpc_addr = f"{self.config.broker_ip1}:{broker.proxy.port}"
             self.config = msgspec.structs.replace(self.config, grpc_server_port=broker.proxy.port)

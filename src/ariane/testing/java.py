@@ -19,13 +19,11 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -34,6 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ariane.net.listening.fixed_ports import choose_free_port
 from ariane.testing.peers.program_runner import ProgramRunner
 
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -46,14 +45,8 @@ TEST_HEAP = ("-Xms256m", "-Xmx512m")
 FILL_STEP_S = 600.0
 CACHE_LAYOUT = b"3"  # increase it when the contents of a cache directory change
 PROGRAMS = "programs.jar"
-FIRST_PORT = 12_000
-PORT_RANGES = 20
-PORT_RANGE_SIZE = 1_000
-PORTS_OF_A_BROKER = 5  # including a spare one and one for the name server of `free_ports`
 ARCHIVE = "classes.jsa"
 LOGS_OF_5X = "logback_5x.xml"
-
-_port_steps = itertools.count()
 
 _SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -398,30 +391,14 @@ def _checked(command: Sequence[str]) -> None:
     subprocess.run(command, check=True, stdout=output, stderr=error, text=True, timeout=FILL_STEP_S)
 
 
-def free_port(span: int = 3) -> int:
+def free_port() -> int:
     """Return a port that is free together with its neighbours: a broker uses port − 2, port and port + 1."""
-    for _ in range(PORT_RANGE_SIZE):
-        port = _first_port() + (next(_port_steps) * PORTS_OF_A_BROKER) % PORT_RANGE_SIZE + span - 1
-        with contextlib.ExitStack() as stack:
-            try:
-                for neighbour in range(port - span + 1, port + 2):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError(f"No free port from {_first_port()} to {_first_port() + PORT_RANGE_SIZE}")
-
-
-def _first_port() -> int:
-    """Return the start of this process's port range, below the ports that the system uses for outgoing connections."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    number = int(worker.removeprefix("gw")) if worker else os.getpid()
-    return FIRST_PORT + number % PORT_RANGES * PORT_RANGE_SIZE
+    return choose_free_port((-2, -1, 0, 1))
 
 
 def free_ports() -> tuple[int, int]:
     """Return free ports for a name server and a broker: two calls of `free_port()` could return neighbours."""
-    port = free_port(4)
+    port = choose_free_port((-3, -2, -1, 0, 1))
     return port - 3, port
 
 

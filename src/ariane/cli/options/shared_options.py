@@ -28,7 +28,6 @@ CONNECTION, FILTERS, OUTPUT = "Connection options", "Filter options", "Output op
 
 LOOPBACK = "127.0.0.1"
 NAMESRV_DEFAULT = "127.0.0.1:9876"  # where `ariane up` listens
-PORT_MAX = 65_535
 NAME_MAX = 255  # characters of a value that an error message shows in full
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # a single letter is a drive on Windows
@@ -138,7 +137,7 @@ def _shortened(value: str) -> str:
     return repr(value) if len(value) <= NAME_MAX else f"{value[:40]!r}… ({len(value):,} characters)"
 
 
-port = whole_number(0, PORT_MAX, "a port")
+port = whole_number(0, 65_535, "a port")
 
 Insecure = Annotated[
     bool,

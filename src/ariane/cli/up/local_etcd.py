@@ -17,8 +17,8 @@ import sys
 from asyncio.subprocess import Process
 
 from ariane.cli.servers.process.run_server import READY
-from ariane.cli.up.server_ports import LOOPBACK
 from ariane.errors import UsageError
+from ariane.net.listening.fixed_ports import LOOPBACK
 
 PROGRAM = "etcd"
 POLL_S = 0.05

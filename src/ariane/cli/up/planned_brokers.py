@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ariane.cli.up.server_ports import LOOPBACK
+from ariane.net.listening.fixed_ports import LOOPBACK
 
 BROKERS_MAX = 8
 PORTS_PER_BROKER = 10  # between the ports of two brokers: each takes three

@@ -6,16 +6,13 @@ The servers get fixed ports, so that one that is killed restarts on the same por
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Callable, Collection
 
-from ariane.cli.options import shared_options
 from ariane.errors import ConfigError
+from ariane.net.listening.fixed_ports import PORT_MAX, choose_free_port, port_fault
 
-LOOPBACK = "127.0.0.1"
 BROKER_OFFSETS = (0, -2, 1)  # relative to the broker's port: remoting, VIP channel, HA
-# A free port may have a neighbour in use, and a broker needs three.
-PORT_TRIES = 50
+PORT_TRIES = 50  # of the ports above a preferred one
 
 PrintLine = Callable[[str], None]
 
@@ -48,15 +45,13 @@ def choose_port(
         used, error = fault
         reason = "in use by another program" if error.errno == errno.EADDRINUSE else "not permitted"
         raise ConfigError(option, port, f"port {used} is {reason} ({error.strerror}); stop it, or specify another port")
-    for _ in range(PORT_TRIES):
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, 0))
-            free = int(probe.getsockname()[1])
-        if {free + offset for offset in offsets}.isdisjoint(reserved) and port_fault(free, offsets) is None:
-            if fault is not None:
-                print_line(f"port {fault[0]} is in use, the demo uses {free}")
-            return free
-    raise ConfigError(option, port, "no free port found; specify one")
+    try:
+        free = choose_free_port(offsets, reserved)
+    except OSError as error:
+        raise ConfigError(option, port, f"{error.strerror}; specify one") from error
+    if fault is not None:
+        print_line(f"port {fault[0]} is in use, the demo uses {free}")
+    return free
 
 
 def choose_next_port(option: str, port: int, print_line: PrintLine, reserved: Collection[int], *, server: str) -> int:
@@ -70,24 +65,9 @@ def choose_next_port(option: str, port: int, print_line: PrintLine, reserved: Co
     Raises:
         ConfigError: none of the next PORT_TRIES ports is free.
     """
-    for candidate in range(port, min(port + PORT_TRIES, shared_options.PORT_MAX + 1)):
+    for candidate in range(port, min(port + PORT_TRIES, PORT_MAX + 1)):
         if candidate not in reserved and port_fault(candidate, (0,)) is None:
             if candidate != port:
                 print_line(f"port {port} is in use, {server} uses {candidate}")
             return candidate
     raise ConfigError(option, port, f"no free port from {port} to {port + PORT_TRIES - 1}; specify one")
-
-
-def port_fault(port: int, offsets: tuple[int, ...]) -> tuple[int, OSError] | None:
-    """Return the first port that is not available and the error; None if all are available."""
-    for offset in offsets:
-        if not 0 < port + offset <= shared_options.PORT_MAX:
-            return port + offset, OSError(errno.EADDRINUSE, "not a valid port")
-        with socket.socket() as probe:
-            # As the servers do: a port in TIME_WAIT is available.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port + offset))
-            except OSError as error:
-                return port + offset, error
-    return None

@@ -10,7 +10,7 @@ from ariane.cli.options import paths as homes
 from ariane.cli.up import local_etcd
 from ariane.cli.up.child_processes import ChildProcess
 from ariane.cli.up.planned_brokers import PlannedBroker, failover_keys
-from ariane.cli.up.server_ports import LOOPBACK
+from ariane.net.listening.fixed_ports import LOOPBACK
 from ariane.net.listening.local_authority import LocalFiles
 
 

@@ -28,10 +28,11 @@ from ariane.cli.up import local_etcd, server_ports, server_programs
 from ariane.cli.up.child_processes import ChildProcess, ChildProcesses, ChildProcessFailed
 from ariane.cli.up.demo_kills import KillSchedule
 from ariane.cli.up.planned_brokers import BROKERS_MAX, PORTS_PER_BROKER, PlannedBroker, plan_brokers
-from ariane.cli.up.server_ports import BROKER_OFFSETS, LOOPBACK
+from ariane.cli.up.server_ports import BROKER_OFFSETS
 from ariane.console.settings import DEFAULT_PORT as CONSOLE_PORT
 from ariane.errors import ArianeError, UsageError
 from ariane.net.listening import local_authority
+from ariane.net.listening.fixed_ports import LOOPBACK, PORT_MAX
 from ariane.net.listening.local_authority import LocalFiles
 from ariane.net.tasks import BackgroundTasks
 
@@ -51,8 +52,8 @@ KILLS = 3
 def _broker_port(text: object) -> int:
     """Return a port for the broker, whose VIP and HA ports (two below, one above) exist, too."""
     number = shared_options.port(text)
-    if number in (1, 2, shared_options.PORT_MAX):
-        fix = f"expected a port from 3 to {shared_options.PORT_MAX - 1}."
+    if number in (1, 2, PORT_MAX):
+        fix = f"expected a port from 3 to {PORT_MAX - 1}."
         message = f"{number}: the broker also listens on {number - 2} and {number + 1}: {fix}"
         raise typer.BadParameter(message)
     return number

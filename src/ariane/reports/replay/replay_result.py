@@ -99,16 +99,11 @@ class ResultFile:
         except OSError as error:
             raise ConfigError("--result", str(self._path), f"not writable: {error.strerror}") from error
         try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self._lock(self._journal)
+            self._load(self._journal)
+        except BaseException:
             self._journal.close()
-            raise ResultInUse(
-                "--result", str(self._path), "in use by another replay; wait for it or use another file"
-            ) from None
-        if os.fstat(self._journal.fileno()).st_nlink == 0:  # another replay ended between open and flock
-            self._journal.close()
-            raise ResultInUse("--result", str(self._path), "was in use by another replay: run the command again")
-        self._load(self._journal)
+            raise
         return self
 
     def __exit__(
@@ -120,6 +115,16 @@ class ResultFile:
                 self._merge()
             # Remove it while locked: a waiting replay then sees a journal without links and reads FILE.
             self._journal_path.unlink()
+
+    def _lock(self, journal: IO[bytes]) -> None:
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ResultInUse(
+                "--result", str(self._path), "in use by another replay; wait for it or use another file"
+            ) from None
+        if os.fstat(journal.fileno()).st_nlink == 0:  # another replay ended between open and flock
+            raise ResultInUse("--result", str(self._path), "was in use by another replay: run the command again")
 
     def is_sent(self, record_id: RecordId) -> bool:
         return record_id in self._done
