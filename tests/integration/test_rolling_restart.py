@@ -156,12 +156,13 @@ def test_a_set_with_failover_is_restarted_without_a_failed_send(tmp_path: Path) 
         etcd.stop()
 
 
-def test_masters_with_slaves_are_restarted_without_a_failed_send(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_masters_with_slaves_are_restarted_without_a_failed_send(tmp_path: Path, role: str) -> None:
     async def work() -> None:
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
         async with asyncio.timeout(LIMIT_S), NameServer(names) as name_server:
             namesrv = f"127.0.0.1:{name_server.addr.rpartition(':')[2]}"
-            members = _masters_and_slaves(tmp_path, namesrv)
+            members = _masters_and_slaves(tmp_path, namesrv, role)
             try:
                 for member in members:
                     member.start()
@@ -197,13 +198,13 @@ async def _registered(admin: Admin) -> int:
         return 0
 
 
-def _masters_and_slaves(home: Path, namesrv: str) -> list[BrokerProcess]:
+def _masters_and_slaves(home: Path, namesrv: str, role: str) -> list[BrokerProcess]:
     members = []
     for name, port in zip(("a-0", "a-1", "b-0", "b-1"), broker_ports(4), strict=True):
         settings: dict[str, object] = {
             "brokerName": f"broker-{name[0]}",
             "brokerId": name[2],
-            "brokerRole": "ASYNC_MASTER" if name[2] == "0" else "SLAVE",
+            "brokerRole": role if name[2] == "0" else "SLAVE",
             "bindAddress": "127.0.0.1",
             "listenPort": port,
             "namesrvAddr": namesrv,

@@ -14,7 +14,7 @@ from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.lifecycle.registration import PART_TOPICS, Registration
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ConnectionLost
-from ariane.model.topic import PERM_READ, DataVersion, TopicConfig
+from ariane.model.topic import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from ariane.nameserver import registration as wire
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.tasks import BackgroundTasks
@@ -251,6 +251,24 @@ def test_a_changed_broker_permission_sends_the_whole_table() -> None:
         await setup.registration.wait_registered()
         route = setup.first.routes.find_route("T0")
         assert route is not None and route.queue_datas[0].perm == PERM_READ
+
+    run(work)
+
+
+def test_a_permission_that_was_withheld_is_registered_once_it_is_allowed() -> None:
+    async def work(setup: Setup) -> None:
+        setup.registration.withheld_permission = PERM_WRITE
+        await setup.registration.register_now()
+        setup.topics.put(TopicConfig(topic_name="new"))
+        await setup.registration.wait_registered()
+        for topic in ("T0", "new"):
+            route = setup.first.routes.find_route(topic)
+            assert route is not None and route.queue_datas[0].perm == PERM_READ
+        setup.registration.allow()
+        await setup.registration.wait_registered()
+        for topic in ("T0", "new"):
+            route = setup.first.routes.find_route(topic)
+            assert route is not None and route.queue_datas[0].perm == PERM_READ | PERM_WRITE
 
     run(work)
 

@@ -46,6 +46,7 @@ from ariane.broker.replication.following import MasterLink, follow_leader
 from ariane.broker.replication.local_member import LocalMember
 from ariane.broker.replication.membership import Membership, ha_addr, refuse_member_request
 from ariane.broker.replication.replication import COLLECT_INTERVAL_S, UPDATE_INTERVAL_S, ReplicationFeed
+from ariane.broker.replication.returning_slaves import start_registration
 from ariane.broker.state.loading.lost_configuration import refuse_loss, restore_topics
 from ariane.broker.state.loading.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
@@ -222,7 +223,8 @@ class Broker:
         if not config.is_slave:
             self._start_masters_tasks()
         if self._membership is None:
-            await self._registration.start()
+            end = self._store.commit_log_max
+            await start_registration(config, self._registration, self._feed, self._tasks, end)
         self._open.push_async_callback(self._leave_name_servers)
         if self._member.following is not None:
             slave_sync.start(

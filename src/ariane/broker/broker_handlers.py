@@ -258,6 +258,7 @@ class BrokerHandlers:
             protection=services.protection,
             exceeded_limits=services.server.limits.quotas.exceeded,
             audit=services.audit,
+            registration=services.registration,
             membership=services.membership,
             clock=clock,
         )

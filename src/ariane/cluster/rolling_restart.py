@@ -3,7 +3,8 @@
 without failover   drain the master ─→ restart its slaves, one by one ─→ restart the master ─→ restore its write permission
 with failover      restart the members that follow, one by one ─→ switch the master ─→ restart the former master
 
-A server counts as restarted when it reports another start time, and, as a slave or member, has everything that its master had.
+A server counts as restarted when it reports another start time, and, as a slave or member, has everything that its master had. A
+SYNC_MASTER does not before a slave has everything.
 Who starts it is the caller's: a command, or a supervisor while the restart waits.
 """
 
@@ -20,6 +21,7 @@ from ariane.cluster.servers.broker_sets import FOLLOWER, BrokerSet, BrokerSetOpe
 from ariane.cluster.topics.topic_queries import TopicQueries, is_of_group
 from ariane.errors import ArianeError, ServerUnavailable
 from ariane.model.topic import is_system_topic
+from ariane.protocol.records.member_stream import WAITS_FOR_SLAVES_KEY
 
 QUIET_S = 30.0  # for the last sends to a drained broker, when all producers have its new route
 SETTLE_S = 5.0  # between two pauses of a broker set: a send waits for one of them within its timeout (3 s), not for two
@@ -186,7 +188,7 @@ class RestartOperations(BrokerSetOperations, TopicQueries):
         if server not in registered:
             return False
         if server.is_master:
-            return True
+            return WAITS_FOR_SLAVES_KEY not in (await self.fetch_runtime(server.addr)).table
         master = next(other for other in registered if other.is_master)
         return _log_end(await self.fetch_runtime(server.addr)) >= _log_end(await self.fetch_runtime(master.addr))
 

@@ -118,6 +118,8 @@ class Registration:
         self.epoch: int | None = None
         """Epoch of this member, with failover: name servers refuse what a former master sends."""
         self.may_register: Callable[[], bool] = lambda: True  # False while a lease that it had is not renewed
+        self.withheld_permission = 0
+        """Permission that topics lack until `allow`."""
         self._has_left = False  # unregistered: no later registration may bring the broker back
         self.master = RegisterBrokerResponse()
         """The master's addresses for requests and for replication, from the last response to a slave."""
@@ -153,6 +155,12 @@ class Registration:
         """Mark topics as changed; None: all topics."""
         for link in self._links:
             link.mark_changed(names)
+
+    def allow(self) -> None:
+        """Register all topics with the permission that was withheld."""
+        self.withheld_permission = 0
+        self.mark_changed(None)
+        self.register_soon()
 
     def register_soon(self) -> None:
         """Start to register the changes so far. Changes during a registration follow in the next one."""
@@ -283,7 +291,7 @@ class Registration:
     def _body(self, version: DataVersion, names: Iterable[str]) -> bytes:
         """Return the body of a part. Topics are read when their part is sent, so deleted ones are omitted."""
         configs = (self._topics.get(name) for name in names)
-        permission = self._config.broker_permission
+        permission = self._config.broker_permission & ~self.withheld_permission
         table = {topic.topic_name: _with_permission(topic, permission) for topic in configs if topic is not None}
         # Topic names are ASCII, so standard JSON is what fastjson prints, in a tenth of the time.
         return msgspec.json.encode(RegisterBrokerBody(self._filter_servers(), TopicTable(version, table)))

@@ -117,6 +117,11 @@ class ReplicationFeed:
         """Return whether a slave is connected, or has to be: with failover, also this broker's own records are confirmed."""
         return bool(self._anonymous or self._members or self._leads)
 
+    def has_replicas(self, end: int) -> bool:
+        """Return whether slaves have the log up to `end`, as many as a send needs."""
+        is_enough = self._in_sync.complete_size >= self._config.min_in_sync_replicas
+        return self.has_slaves and is_enough and self.acknowledged_offset >= end
+
     @property
     def in_sync_size(self) -> int:
         """Number of members that have what sends are answered for, the master included."""

@@ -27,6 +27,9 @@ from ariane.protocol.records.replication import SIZE_MAX
 MAGIC = b"\xffARIANE\x02"
 STREAM_KEY = "memberStream"  # of GET_BROKER_RUNTIME_INFO: the leader serves this stream
 TLS_KEY = "replicationTls"  # of the same: "true" if the replication port accepts encrypted connections
+WAITS_FOR_SLAVES_KEY = (
+    "waitsForSlaves"  # of the same, if the master has registered without write permission until they are back
+)
 HELLO = "hello"  # the extField with the JSON of a `Hello`
 CHANGES = -1  # instead of an offset: the frame has changes
 NO_CHANGES = -1  # instead of a number: the member has no state of this leader yet

@@ -12,6 +12,7 @@ from ariane.access.public_ports import PortProtection
 from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
+from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.replication.membership import Membership
 from ariane.broker.stats import stats_log_format
 from ariane.broker.stats.broker_stats import BrokerStats
@@ -25,7 +26,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import VERSION
 from ariane.protocol.command import Command
 from ariane.protocol.records import record
-from ariane.protocol.records.member_stream import STREAM_KEY, TLS_KEY
+from ariane.protocol.records.member_stream import STREAM_KEY, TLS_KEY, WAITS_FOR_SLAVES_KEY
 from ariane.protocol.request_batch import REQUESTS_KEY, REQUESTS_MAX
 from ariane.protocol.requests.audit import FAILURES_KEY
 from ariane.protocol.requests.routing import KvTableBody
@@ -63,6 +64,7 @@ class RuntimeInfoHandler:
         protection: PortProtection,
         exceeded_limits: Mapping[str, int],
         audit: ServerAuditLog | None,
+        registration: Registration,
         membership: Membership | None = None,
         clock: Clock,
     ) -> None:
@@ -77,6 +79,7 @@ class RuntimeInfoHandler:
         self._protection = protection  # of the ports
         self._exceeded_limits = exceeded_limits  # how often each was, since the start
         self._audit = audit  # None if it is off
+        self._registration = registration  # whether writes are withheld
         self._membership = membership  # None without failover
         self._clock = clock  # uptime
         self._boot_ms = clock.now_ms()  # wall time of the start
@@ -111,6 +114,7 @@ class RuntimeInfoHandler:
             **self._protection.report(),
             **({EXCEEDED_LIMITS_KEY: exceeded} if (exceeded := describe_exceeded(self._exceeded_limits)) else {}),
             **({FAILURES_KEY: failures} if self._audit and (failures := self._audit.state.describe()) else {}),
+            **({WAITS_FOR_SLAVES_KEY: "true"} if self._registration.withheld_permission else {}),
             **(self._membership.describe() if self._membership else {}),
             "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
             **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
