@@ -90,6 +90,26 @@ def test_a_send_waits_for_the_successor_of_its_only_broker(failure: Exception | 
     assert clock.elapsed_ms < 3000
 
 
+@pytest.mark.parametrize("addresses", [{0: "a:1", 1: "b:1"}, {0: "a:1"}])
+def test_a_successor_is_awaited_from_any_route_of_its_only_broker(addresses: dict[int, str]):
+    """The route may lack the killed master already, or be older than the registration of the slave."""
+    clock = FakeClock(is_auto=True)
+    queues = (QueueData("a", 6, 6, 0, 2),)
+    topics = {"T": TopicRoute((BrokerData(addresses, "a"),), queue_datas=queues)}
+    peers = script(ConnectionLost("a:1", "refused"), STORED)
+
+    def routes(asked):
+        answer = name_server(topics)(asked)
+        topics["T"] = TopicRoute((BrokerData({1: "b:1"}, "a"),), queue_datas=queues)
+        if clock.elapsed_ms > 400:
+            topics["T"] = with_slave("b:1", "a:1")
+        return answer
+
+    peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = routes
+    assert send(peers, clock=clock).queue_offset == 1
+    assert brokers_asked(peers) == ["a:1", "b:1"]
+
+
 def test_a_send_without_a_successor_ends_at_its_deadline():
     clock = FakeClock(is_auto=True)
     peers = script(*[ConnectionLost("a:1", "refused")] * 20)

@@ -145,7 +145,7 @@ class RouteCache:
 
     def has_slaves(self, broker: str) -> bool:
         """Return whether a slave of the broker is known, which may become the master."""
-        return len(self.addresses.get(broker, {})) > 1
+        return any(number != MASTER_ID for number in self.addresses.get(broker, ()))
 
     def pull_address(self, broker: str, broker_id: int) -> BrokerAddress | None:
         """Return where to pull from, preferably from the server `broker_id`; None if the broker has no address."""

@@ -188,11 +188,13 @@ class MessageSender:
                 last_error, now_s = error, self._clock.monotonic()
                 if is_transient(error, NOT_SERVED_CODES):
                     refresh = self._instance.refresh_routes_soon()
-                    if self._waits_for_successor(error, queues):
-                        attempts -= 1
+                    only_broker = self._only_broker(error, queues)
+                    if only_broker:
                         await asyncio.wait([refresh], timeout=deadline - now_s)
                         queues = self._instance.routes.cached_publish_queues(message.topic) or queues
                         now_s = self._clock.monotonic()
+                        if self._instance.routes.has_slaves(only_broker):  # one may become the master that accepts it
+                            attempts -= 1
                 continue
             if stored.status is SendStatus.SEND_OK or not self.settings.retry_not_stored:
                 return stored
@@ -201,11 +203,11 @@ class MessageSender:
             return late_result
         raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout * 1000)
 
-    def _waits_for_successor(self, error: Exception, queues: Sequence[MessageQueue]) -> bool:
-        """Return whether a slave of the topic's only broker may become the master that accepts the message."""
+    def _only_broker(self, error: Exception, queues: Sequence[MessageQueue]) -> str:
+        """Return the topic's broker if another attempt needs another route of it; "" if it has several, or none would help."""
         brokers = {queue.broker for queue in queues}
         is_final = isinstance(error, RequestTimeout | NotAsked)  # no time is left, or a command does not wait
-        return len(brokers) == 1 and not is_final and self._instance.routes.has_slaves(*brokers)
+        return "" if is_final or len(brokers) != 1 else brokers.pop()
 
     def _select_queue(self, queues: Sequence[MessageQueue], avoid: str | None) -> MessageQueue:
         turn = self._advance_index()
