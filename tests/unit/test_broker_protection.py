@@ -11,7 +11,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.lifecycle.write_protection import REJECT_MAX_S, WriteProtection
 from ariane.net.connection import HandlerResult, Peer, Reply
-from ariane.net.limits.flow_limits import ServerLimits
+from ariane.net.limits.flow_limits import FEW_REQUESTS, ServerLimits
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 
@@ -86,6 +86,18 @@ def test_too_many_unflushed_bytes_reject_sends_until_they_are_flushed() -> None:
     scene.unflushed = 10
     asyncio.run(scene.protection.update_backlog())
     assert scene.ask().code == 0
+
+
+def test_connections_with_many_requests_in_flight_leave_room_for_others() -> None:
+    """Eight connections whose requests waited for large lists had pings on all others refused."""
+    limits = ServerLimits(requests_max=16)
+    limits.in_flight = 13
+    assert limits.overload_reason(FEW_REQUESTS) is None
+    limits.in_flight = 14
+    assert "at most 14 are allowed" in str(limits.overload_reason(FEW_REQUESTS))
+    assert limits.overload_reason(FEW_REQUESTS - 1) is None
+    limits.in_flight = 16
+    assert "at most 16 are allowed" in str(limits.overload_reason(0))
 
 
 def test_exceeded_limits_are_reported_with_their_reason() -> None:

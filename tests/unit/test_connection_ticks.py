@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, TICK_S, Connection, LateReply, Reply
+from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, SLOW_BATCHES, Connection, LateReply, Reply
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.limits.paced_calls import CALLS_PER_TICK
+from ariane.net.limits.tick_shares import CONTENDED_S, SHARE_S, TICK_S
 from ariane.protocol import command as commands
 
 
@@ -47,9 +48,8 @@ class Collected:
 def test_large_responses_reduce_the_requests_per_tick_and_all_are_served(
     body: bytes | list[bytes], in_first_turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "ariane.net.connection.TICK_S", math.inf
-    )  # a busy machine takes longer for a request than it costs
+    # A busy machine takes longer for a request than it costs.
+    monkeypatch.setattr("ariane.net.limits.tick_shares.TICK_S", math.inf)
 
     async def run() -> None:
         served = []
@@ -98,38 +98,116 @@ def test_requests_that_take_long_reduce_the_requests_per_tick_and_all_are_served
     asyncio.run(run())
 
 
+class TimedConnections:
+    """Connections of one server, whose requests take the time that they name. Virtual time."""
+
+    def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.served: list[int] = []  # numbers of the connections
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+        limits = ServerLimits(queue_time_limits_s={7: 0.2})
+        self._connections = [
+            Connection(number, {7: self._serve}, is_server=True, limits=limits) for number in range(count)
+        ]
+        for connection in self._connections:
+            connection.connection_made(Collected())  # type: ignore[arg-type]
+
+    def _serve(self, command: Any, peer: Any) -> Reply:
+        self.served.append(peer.id)
+        self.now += float(command.field_map()["seconds"])
+        return Reply()
+
+    def receive(self, number: int, seconds: float, count: int = 1) -> None:
+        """Receive requests of a connection."""
+        request = b"".join(commands.encode(7, opaque=1, flag=0, fields={"seconds": str(seconds)}))
+        self._connections[number].data_received(request * count)
+
+    async def tick(self) -> list[int]:
+        """Return which connections are served in the next tick."""
+        self.served.clear()
+        await asyncio.sleep(0)
+        return list(self.served)
+
+
 def test_connections_whose_requests_take_long_get_a_tick_each(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        loop, served, now = asyncio.get_running_loop(), [], [0.0]
-        monkeypatch.setattr(loop, "time", lambda: now[0])
-
-        def handler(command: Any, peer: Any) -> Reply:
-            served.append(peer.id)
-            now[0] += float(command.field_map()["seconds"])
-            return Reply()
-
-        limits = ServerLimits()
-        connections = [Connection(number, {7: handler}, is_server=True, limits=limits) for number in range(4)]
-
-        def requests(seconds: float, count: int) -> bytes:
-            return b"".join(commands.encode(7, opaque=1, flag=0, fields={"seconds": str(seconds)})) * count
-
-        for connection in connections:
-            connection.connection_made(Collected())  # type: ignore[arg-type]
-        for connection in connections[:3]:
-            connection.data_received(requests(2 * TICK_S, 3))
-        assert served == [0, 1, 2], "how long they take is not known before"
-        for expected in (0, 1, 2, 0, 1, 2):
-            served.clear()
-            connections[3].data_received(requests(0.0, 1))
+        server = TimedConnections(4, monkeypatch)
+        for number in range(3):
+            server.receive(number, SHARE_S, 20)
+        assert server.served == [0], "how long they take is not known before"
+        while max(map(server.served.count, range(3))) < SLOW_BATCHES or len(server.served) < 3 * SLOW_BATCHES:
             await asyncio.sleep(0)
-            assert served == [3, expected], "the fast one does not wait for all others"
-        served.clear()
-        connections[0].data_received(requests(0.0, 1))
-        assert served == [], "it was slow before, and waits"
-        await asyncio.sleep(0)
-        connections[0].data_received(requests(0.0, 1))
-        assert served == [0, 0], "it is fast again"
+        order = await server.tick() + await server.tick() + await server.tick()
+        assert sorted(order) == [0, 1, 2]
+        for expected in order:
+            server.served.clear()
+            server.receive(3, 0.0)
+            await asyncio.sleep(0)
+            assert server.served == [3, expected], "the fast one does not wait for all others"
+
+    asyncio.run(run())
+
+
+def test_a_connection_is_fast_again_after_a_fast_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        server = TimedConnections(1, monkeypatch)
+        server.receive(0, SHARE_S, SLOW_BATCHES)
+        for _ in range(SLOW_BATCHES):
+            await server.tick()
+        server.receive(0, 0.0)
+        assert server.served == [], "it was slow before, and waits"
+        assert await server.tick() == [0]
+        server.receive(0, 0.0)
+        assert server.served == [0, 0]
+
+    asyncio.run(run())
+
+
+def test_a_connection_stays_slow_while_its_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They waited too long because it is slow. How soon they are refused is not how long they take."""
+
+    async def run() -> None:
+        server = TimedConnections(1, monkeypatch)
+        server.receive(0, SHARE_S, SLOW_BATCHES + 1)
+        for _ in range(SLOW_BATCHES - 1):
+            await server.tick()
+        server.now += 1.0
+        assert await server.tick() == [], "the last one is refused"
+        await server.tick()
+        server.receive(0, 0.0)
+        assert server.served == []
+        assert await server.tick() == [0]
+
+    asyncio.run(run())
+
+
+def test_a_tick_is_bounded_for_all_connections_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of fifty connections that create a topic with each send is slow, but all of them are."""
+
+    async def run() -> None:
+        server = TimedConnections(51, monkeypatch)
+        for _ in range(3):
+            begun = server.now
+            for number in range(50):
+                server.receive(number, 0.6 * TICK_S, 10)
+            server.receive(50, 0.0)
+            assert server.now - begun <= SHARE_S + TICK_S
+            for _ in range(50):
+                begun = server.now
+                await asyncio.sleep(0)
+                assert server.now - begun <= SHARE_S + 2 * TICK_S
+        assert server.served.count(50) == 3
+
+    asyncio.run(run())
+
+
+def test_batches_are_shorter_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        server = TimedConnections(5, monkeypatch)
+        for number in range(5):
+            server.receive(number, CONTENDED_S, 10)
+        assert server.served == [0, 0, 0, 1, 2, 3]
+        assert await server.tick() == [0, 1, 2, 3, 4]
 
     asyncio.run(run())
 

@@ -5,8 +5,8 @@
     request() / one_way() ────────────────────────────────────────────────────────┘
 
 All replies of one tick of the event loop leave in one write (`outgoing`), and so do all requests made in it: system calls cost more
-than the Python code. A tick serves up to FRAMES_PER_TICK requests of a connection in TICK_S, or the sends of a turn; connections
-that take longer get a tick each (`limits.slow_turns`).
+than the Python code. A batch is up to FRAMES_PER_TICK requests of a connection in TICK_S, or the sends of a turn; the batches of
+all connections share the ticks (`limits.tick_shares`).
 
 Bounds: an unfinished frame (16 MiB), requests in flight here (`limits.flow_limits`) and at the peer (`session.PENDING_MAX`),
 unread responses: a server serves no requests of a peer that does not read its responses, and closes the connection in time.
@@ -26,6 +26,7 @@ from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.net import replies
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.limits.throttle import Throttle
+from ariane.net.limits.tick_shares import TICK_S
 from ariane.net.limits.unread_responses import NOTE_MIN_BYTES
 from ariane.net.outgoing import Outgoing
 from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, TurnHandler
@@ -42,7 +43,7 @@ __all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply
 # Requests of one connection served in one tick of the event loop. A bound shares the loop fairly between connections, and the
 # peer receives the first responses while the last of its requests are still being served.
 FRAMES_PER_TICK = 32
-TICK_S = 0.003  # requests that take longer end the tick earlier: most take 50 µs
+SLOW_BATCHES = 2  # of TICK_S or longer in a row: a busy machine interrupts a single one
 PIECES_PER_TICK = 2 * FRAMES_PER_TICK  # pieces of responses that end a batch of requests, as BATCH_BYTES_MAX does
 NO_LINGER = struct.pack("ii", 1, 0)  # the option of sockets that are reset when they are closed
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
@@ -92,7 +93,7 @@ class Connection(asyncio.Protocol):
         self._out = Outgoing(self, self._limits if is_server else None, self._loop)
         self._served = ServedRequests(self, handlers, turns, limits=self._limits, out=self._out, peer=self.peer)
         self._is_batch_scheduled = False  # the rest of the frames is served in a later tick, after other connections
-        self._is_slow = False  # the last batch took TICK_S or longer: the next one waits for a tick of its own
+        self._slow_batches = 0  # that took TICK_S or longer since one that did not
         self._has_unfinished = False  # part of a large frame has arrived and is counted in the limits
         self._frames_per_tick = FRAMES_PER_TICK if is_server else sys.maxsize  # so that others get their turn
         self._has_pending_frames = False  # frames were read but not served yet
@@ -149,6 +150,10 @@ class Connection(asyncio.Protocol):
             fields = self._sign(fields, body)
         opaque = self._awaited.next_opaque()
         self._out.write(commands.encode(code, opaque=opaque, flag=ONE_WAY, fields=fields, remark=remark, body=body))
+
+    @property
+    def _is_slow(self) -> bool:
+        return self._is_server and self._slow_batches >= SLOW_BATCHES
 
     @property
     def is_open(self) -> bool:
@@ -212,7 +217,7 @@ class Connection(asyncio.Protocol):
         if self._has_pending_frames:
             return
         self.read_at = self.last_active
-        if self._is_server and (self._is_slow or not self._out.writable.is_set()):
+        if self._is_server and (self._is_slow or self._limits.ticks.is_full or not self._out.writable.is_set()):
             self._has_pending_frames = True
             self.update_reading()
             self._schedule_batch()  # served once the peer has read its responses
@@ -220,20 +225,25 @@ class Connection(asyncio.Protocol):
             self._process_batch()
 
     def _process_batch(self, waited_s: float = 0.0) -> None:
-        """Serve the next frames and write their responses. The rest is served in the next tick; nothing is read until then."""
+        """Serve the next frames and write their responses. The rest is served in a later tick; nothing is read until then."""
         self._out.hold()  # responses of this batch leave in one write, below
         begun = self._loop.time()
         throttle = self._throttle if self._limits.quotas.is_active else None
         self._served.begin_batch(waited_s, None if throttle is None else throttle.begin_batch(begun))
         try:
-            is_over = self._serve_frames(begun + TICK_S if self._is_server else math.inf)
+            is_over = self._serve_frames(begun + self._limits.ticks.batch_s if self._is_server else math.inf)
         except ProtocolError as error:
             self._log_closing(error)
             self._has_pending_frames = False
             self.close()
             return
         now = self._loop.time()
-        self._is_slow = self._is_server and now - begun >= TICK_S
+        if self._is_server and now > begun:
+            self._limits.ticks.spend(now - begun, self._loop.call_soon)
+        if now - begun >= TICK_S:
+            self._slow_batches += 1
+        elif self._served.accepted:  # how soon requests are refused is not how long they take
+            self._slow_batches = 0
         if throttle is not None:
             throttle.end_batch(self._served.accepted, now)
         self._out.flush()
@@ -279,14 +289,11 @@ class Connection(asyncio.Protocol):
         return True
 
     def _schedule_batch(self) -> None:
-        """Serve the remaining frames in the next tick of the event loop, or when the peer has read its responses."""
+        """Serve the remaining frames in a later tick of the event loop, or when the peer has read its responses."""
         if self._is_batch_scheduled or (self._is_server and not self._out.writable.is_set()):
             return
         self._is_batch_scheduled = True
-        if self._is_slow:
-            self._limits.slow_turns.add(self._process_next_batch, self._loop.call_soon)
-        else:
-            self._loop.call_soon(self._process_next_batch)
+        self._limits.ticks.add(self._process_next_batch, self._loop.call_soon, is_slow=self._is_slow)
 
     def _process_next_batch(self) -> None:
         self._is_batch_scheduled = False
@@ -297,7 +304,7 @@ class Connection(asyncio.Protocol):
     def send_late_replies(self) -> None:
         """Send late replies in this tick, and those that take longer in a later one."""
         if self._served.send_late(self._loop.time() + TICK_S):
-            self._is_slow = True
+            self._slow_batches = SLOW_BATCHES
             self._schedule_batch()
 
     def update_reading(self) -> None:

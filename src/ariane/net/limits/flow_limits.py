@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ariane.net.limits.paced_calls import PacedCalls
 from ariane.net.limits.quotas import Quotas
-from ariane.net.limits.slow_turns import SlowTurns
+from ariane.net.limits.tick_shares import TickShares
 from ariane.net.peer_log import REPEAT_S, PeerLog
 from ariane.net.replies import Peer
 from ariane.protocol.command import HEADER_MAX, Command
@@ -22,6 +22,9 @@ CONNECTIONS_MAX = 16_384
 REQUESTS_MAX = 100_000
 CONNECTION_REQUESTS_MAX = 16_384
 CONNECTION_UNREAD_MAX = 4 * 1024 * 1024
+# The last eighth of the requests in flight is for connections with fewer than FEW_REQUESTS: a few others must not fill all.
+RESERVED_SHARE = 8
+FEW_REQUESTS = 4
 UNREAD_MAX = 256 * 1024 * 1024
 UNREAD_TIMEOUT_S = 60.0
 UNFINISHED_MAX = 512 * 1024 * 1024
@@ -94,7 +97,7 @@ class ServerLimits:
         self.queue_time_limits_s: Mapping[int, float] = queue_time_limits_s or {}
         self.exempt = exempt
         self.delayed = delayed
-        self.slow_turns = SlowTurns()  # of connections whose requests take long
+        self.ticks = TickShares()  # of the event loop, for the requests of all connections
         self.cancellations = PacedCalls()  # of the requests of lost connections
         self.in_flight = 0  # requests of all connections that a handler has not answered yet
 
@@ -107,8 +110,11 @@ class ServerLimits:
 
     def overload_reason(self, of_connection: int) -> str | None:
         """Return why a connection with `of_connection` requests in flight must not accept another; None if it may."""
-        if self.in_flight >= self.requests_max:
-            return f"[OVERLOAD]system busy, {self.in_flight} requests are in flight, at most {self.requests_max} are allowed"
+        limit = self.requests_max
+        if of_connection >= FEW_REQUESTS:
+            limit -= limit // RESERVED_SHARE
+        if self.in_flight >= limit:
+            return f"[OVERLOAD]system busy, {self.in_flight} requests are in flight, at most {limit} are allowed"
         if of_connection >= self.connection_requests_max:
             limit = self.connection_requests_max
             return f"[OVERLOAD]system busy, {of_connection} requests of this connection are in flight, at most {limit} are allowed"
