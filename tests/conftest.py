@@ -18,6 +18,7 @@ from hypothesis import settings
 import ci_form
 import spark_classes
 from ariane.net import connection
+from ariane.net.limits import tick_shares
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -162,6 +163,8 @@ def untimed_ticks() -> Iterator[None]:
     """Let requests of any duration share a tick: on a busy machine they take longer than they cost."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "TICK_S", math.inf)
+        for limit in ("TICK_S", "CONTENDED_S", "SHARE_S"):
+            patch.setattr(tick_shares, limit, math.inf)
         yield
 
 
