@@ -12,10 +12,11 @@ from ariane.client.instance.send_types import SendResult, SendStatus
 from ariane.client.instance.settings import ProducerSettings
 from ariane.client.sending import send_codec
 from ariane.client.sending.send_headers import SendHeaders
-from ariane.client.tracing.trace_records import events_of_stored, next_batch, texts_of_stored, to_entries
+from ariane.client.tracing.trace_records import events_of_stored, texts_of_stored
 from ariane.model.message import TRANSACTION_PREPARED, Message, MessageQueue
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, PublishEvent
 from ariane.protocol import command, trace_codec
+from ariane.protocol.trace_batches import next_batch, to_entries
 
 SETTINGS = ProducerSettings()
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), max_size=12)

@@ -15,17 +15,12 @@ from ariane.client.instance.settings import ProducerSettings, TraceSettings
 from ariane.client.sending import send_codec
 from ariane.client.tracing import trace_dispatcher as client_trace
 from ariane.client.tracing.trace_dispatcher import TraceDispatcher
-from ariane.client.tracing.trace_records import (
-    TraceEntry,
-    events_of_consume,
-    events_of_recall,
-    events_of_send,
-    next_batch,
-)
+from ariane.client.tracing.trace_records import events_of_consume, events_of_recall, events_of_send
 from ariane.errors import ConfigError, ConnectionLost, ReplyError
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol import trace_codec
 from ariane.protocol.command import Command
+from ariane.protocol.trace_batches import TraceEntry, next_batch
 from ariane.testing.clock import FakeClock
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ariane.client.tracing import trace_spill
-from ariane.client.tracing.trace_records import TraceEntry
 from ariane.client.tracing.trace_spill import TraceSpill
 from ariane.errors import ConfigError
+from ariane.protocol.trace_batches import TraceEntry
 
 MIB = 1024 * 1024
 

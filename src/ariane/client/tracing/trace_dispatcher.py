@@ -27,17 +27,12 @@ from ariane.client.sending import send_codec
 from ariane.client.sending.sender import MessageSender
 from ariane.client.tracing.broker_clocks import BrokerClocks
 from ariane.client.tracing.trace_records import (
-    TraceBatch,
-    TraceEntry,
     events_of_consume,
     events_of_recall,
     events_of_send,
     events_of_stored,
     events_of_transaction_end,
-    keys_text,
-    next_batch,
     texts_of_stored,
-    to_entries,
 )
 from ariane.client.tracing.trace_spill import TraceSpill
 from ariane.clock import Clock
@@ -48,6 +43,7 @@ from ariane.model.message import Message
 from ariane.model.trace_event import PublishEvent, TraceEvent
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import trace_codec
+from ariane.protocol.trace_batches import TraceBatch, TraceEntry, keys_text, next_batch, to_entries
 
 log = logging.getLogger("ariane.client.tracing.trace_dispatcher")
 

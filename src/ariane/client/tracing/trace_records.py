@@ -1,6 +1,6 @@
-"""Trace records: from what hooks report to the text and keys of a trace message. Pure. [TraceDataEncoder, *TraceHookImpl]
+"""Trace records: from what hooks report to their texts and keys. Pure. [TraceDataEncoder, *TraceHookImpl]
 
-    SendEvent, TransactionEnd, ConsumeStarted, ConsumeFinished ─→ TraceEvent ─→ TraceEntry ─→ TraceBatch: one trace message
+    SendEvent, TransactionEnd, ConsumeStarted, ConsumeFinished ─→ TraceEvent ─→ text and keys (`protocol.trace_batches`)
 
 Each message of a batch has a record of its own, and so has a refused send or recall. A send or a recall without a response has
 none, because its message may or may not be stored or cancelled.
@@ -8,11 +8,8 @@ none, because its message may or may not be stored or cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
-
-import msgspec
 
 from ariane.client.instance.hooks import (
     ConsumeFinished,
@@ -36,6 +33,7 @@ from ariane.model.trace_event import (
     TraceEvent,
 )
 from ariane.protocol import trace_codec as trace_text
+from ariane.protocol.trace_batches import keys_text
 from ariane.protocol.trace_codec import ABSENT, FIELD_END, RECORD_END
 
 DEFAULT_REGION = "DefaultRegion"
@@ -225,71 +223,3 @@ _SEND_OK = SendStatus.SEND_OK  # a look-up less per record
 def _is_safe(region: str, addr: str) -> bool:
     """Return whether neither text contains a separator, and there is an address."""
     return bool(addr) and not any(end in text for end in (FIELD_END, RECORD_END) for text in (region, addr))
-
-
-def keys_text(event: TraceEvent) -> str:
-    """Return the keys of a record, joined by spaces."""
-    return " ".join(trace_text.keys(event))
-
-
-# --- from records to messages ------------------------------------------------------------------------------------------
-
-
-class TraceEntry(msgspec.Struct, frozen=True, gc=False):
-    """Pending records: their texts, and the keys by which their trace message can be found."""
-
-    text: bytes
-    keys: str  # joined by spaces; the same key may be among them twice
-    records: int
-
-
-class TraceBatch(NamedTuple):
-    """Contents of one trace message: the first `entries` pending entries with their records and keys."""
-
-    entries: int
-    records: int
-    body: bytes
-    keys: tuple[str, ...]
-    dropped_keys: int
-
-
-def to_entries(texts: Sequence[str], keys: Sequence[str]) -> list[TraceEntry]:
-    """Return an entry for each record with its keys."""
-    return [TraceEntry(text.encode(), key, 1) for text, key in zip(texts, keys, strict=True)]
-
-
-def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> TraceBatch:
-    """Return as many of the first entries as fit into both limits, at least one.
-
-    If a single entry has more keys than `keys_max`, the last ones are dropped; its ids come first.
-    """
-    texts: list[bytes] = []
-    records = body_bytes = key_bytes = dropped_keys = 0
-    keys: dict[str, None] = {}
-    for entry in entries:
-        new = dict.fromkeys(entry.keys.split())
-        if not keys.keys().isdisjoint(new):
-            new = {key: None for key in new if key not in keys}
-        new_bytes = _size(new)
-        if texts and (body_bytes + len(entry.text) > body_max or key_bytes + new_bytes > keys_max):
-            break
-        texts.append(entry.text)
-        records += entry.records
-        body_bytes += len(entry.text)
-        if key_bytes + new_bytes <= keys_max:
-            keys |= new
-            key_bytes += new_bytes
-            continue
-        for key in new:
-            size = _size([key])
-            if key_bytes + size > keys_max:
-                dropped_keys += 1
-                continue
-            keys[key] = None
-            key_bytes += size
-    return TraceBatch(len(texts), records, b"".join(texts), tuple(keys), dropped_keys)
-
-
-def _size(keys: Collection[str]) -> int:
-    """Return the bytes that keys take in a message, with the separator after each."""
-    return len(" ".join(keys).encode()) + 1 if keys else 0

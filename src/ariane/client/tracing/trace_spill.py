@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 
-from ariane.client.tracing.trace_records import TraceEntry
 from ariane.errors import ConfigError
+from ariane.protocol.trace_batches import TraceEntry
 from ariane.protocol.trace_codec import RECORD_END
 
 log = logging.getLogger("ariane.client.tracing.trace_dispatcher")
