@@ -20,12 +20,17 @@ import grpc.aio
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
+from ariane.model import clock_offset, host
 from ariane.model.topic import TopicConfig
+from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, PublishEvent
 from ariane.net.limits.connection_limits import ConnectionLimits
+from ariane.protocol import trace_codec
+from ariane.protocol.records import record
 from ariane.proxy import api
 from ariane.proxy.conversion.grpc_statuses import StatusCode
 from ariane.proxy.transport import byte_bridge
 from ariane.proxy.transport.aio_transport import AioTransport
+from ariane.store.message_store import RecordFilter
 
 TOPIC, GROUP = {"name": "T"}, {"name": "G"}
 
@@ -124,6 +129,35 @@ def test_a_message_is_sent_received_and_acknowledged(tmp_path: Path) -> None:
         assert code_of(await client.acknowledge(message)) == 20000  # once more, without effect
 
     serving(tmp_path, test)
+
+
+def test_the_broker_writes_the_traces_of_its_clients(tmp_path: Path) -> None:
+    async def test(broker: Broker, client: Client) -> None:
+        await client.send(b"one", tag="A", keys=["k"])
+        (message,) = await client.messages()
+        await client.acknowledge(message)
+        await broker.services.traces.flush()
+        store = broker.services.store
+        result = store.get("RMQ_SYS_TRACE_TOPIC", 0, 0, 32, RecordFilter())
+        stored = list(record.decode_all(result.body))
+        events = [event for item in stored for event in trace_codec.decode(item.body)[0]]
+        kinds = [type(event) for event in events]
+        assert kinds == [PublishEvent, ConsumeStartEvent, ConsumeEndEvent]
+        assert {event.message_id for event in events} == {"016f6e65"}
+        assert {host.ip_of(host.text(item.born_host)) for item in stored} == {"127.0.0.1"}
+        offsets = {item.property_map()[clock_offset.PROPERTY] for item in stored}
+        assert offsets == {f"{broker.addr} 0 0"}  # readers need not correct the times
+
+    serving(tmp_path, test)
+
+
+def test_traces_can_be_turned_off(tmp_path: Path) -> None:
+    async def test(broker: Broker, client: Client) -> None:
+        await client.send(b"one")
+        await broker.services.traces.flush()
+        assert broker.services.store.max_offset("RMQ_SYS_TRACE_TOPIC", 0) == 0
+
+    serving(tmp_path, test, grpc_trace_enable=False)
 
 
 def test_a_message_group_stays_in_one_queue(tmp_path: Path) -> None:

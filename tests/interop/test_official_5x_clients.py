@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 from ariane.cluster.admin import Admin
-from ariane.model.topic import SubscriptionGroupConfig
+from ariane.console.areas.traces.trace_sources import FetchedTrace, fetch_live_trace
+from ariane.model.topic import TRACE_TOPIC, SubscriptionGroupConfig
+from ariane.reports.trace_steps import StepKind
 from ariane.testing import LocalCluster
 
 PROGRAMS = Path(__file__).parent / "official_5x_clients"
@@ -28,7 +30,10 @@ PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 JAVA_CLIENT = "rocketmq-client-java-5.2.0.jar"
 TIMEOUT_S = 150.0
-TOPICS = ("Python", "PythonTransactions", "PythonOrdered", "Java", "JavaTransactions", "JavaOrdered", "Node", "orders")
+TOPICS = (
+    *("Python", "PythonTransactions", "PythonOrdered", "PythonTraced"),
+    *("Java", "JavaTransactions", "JavaOrdered", "Node", "orders"),
+)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rocketmq-5.md"
 
 
@@ -124,6 +129,30 @@ def test_python_sends_receives_and_recalls_each_kind_of_message(client_python: s
     ]
 
 
+async def complete_trace(name_server: str, message_id: str) -> FetchedTrace:
+    """Return the trace of a message once it was consumed: the broker writes its records within a second."""
+    async with Admin(name_server) as admin, asyncio.timeout(TIMEOUT_S):
+        while True:
+            fetched = await fetch_live_trace(admin, message_id, TRACE_TOPIC)
+            if any(step.kind is StepKind.DELIVERY and step.result == "success" for step in fetched.trace.steps):
+                return fetched
+            await asyncio.sleep(0.1)
+
+
+def test_a_message_whose_client_knows_nothing_of_traces_has_a_timeline(
+    client_python: str, address: str, cluster: LocalCluster
+) -> None:
+    sent = run_python(client_python, address, "produce", topic="PythonTraced")[0]
+    run_python(client_python, address, "push", topic="PythonTraced", group="traced", count=3)
+
+    fetched = asyncio.run(complete_trace(cluster.namesrv, sent["id"]))
+    assert (fetched.facts.topic, fetched.facts.keys) == ("PythonTraced", "key-1")
+    steps = fetched.trace.steps
+    assert [step.kind for step in steps] == [StepKind.SEND, StepKind.STORE, StepKind.DELIVERY, StepKind.DELIVERY]
+    assert [(step.result, step.retry_times) for step in steps[2:]] == [("failed", 0), ("success", 1)]
+    assert {step.error_ms for step in steps} == {0}  # all times are the broker's
+
+
 def in_groups(deliveries: Iterable[tuple[str, int]]) -> dict[str, list[tuple[str, int]]]:
     """Return the deliveries (body, attempt) of each message group, the first letter of bodies."""
     groups: dict[str, list[tuple[str, int]]] = {}
@@ -183,6 +212,10 @@ def test_java_with_its_defaults_which_encrypt(java_command: list[str], address: 
         "done  ",
     ):
         assert events[line] == 1, f"{line}: {done.stdout}{done.stderr}"
+    message_id = next(line.split()[2] for line in lines if line.startswith("sent normal 01"))
+    steps = asyncio.run(complete_trace(cluster.namesrv, message_id)).trace.steps
+    assert [step.kind for step in steps[:2]] == [StepKind.SEND, StepKind.STORE]
+    assert {step.group for step in steps[2:]} >= {"java-simple", "java-push"}
 
 
 def test_node_sends_receives_and_retries(node_modules: Path, address: str) -> None:

@@ -34,6 +34,7 @@ from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.conversion.receipt_handles import ReceiptHandle
 from ariane.proxy.handle_renewal import FAILURES_MAX, RELEASE_MS, HandleRenewal
 from ariane.proxy.message_service import Caller, PoppedRecords
+from ariane.proxy.traces.message_traces import MessageTraces, TraceSource
 
 NOW_MS = 1_700_000_000_000
 PEER = make_peer(7, ("192.0.2.1", 5000))
@@ -96,6 +97,12 @@ class Offsets:
         self.committed.append((group, topic, queue_id, offset))
 
 
+def traces() -> MessageTraces:
+    """Return traces that are off."""
+    source = TraceSource("192.0.2.9:10911", "RMQ_SYS_TRACE_TOPIC", "")
+    return MessageTraces(writer=None, source=source, is_on=lambda: False, now_ms=lambda: NOW_MS)  # type: ignore[arg-type]
+
+
 def session() -> ClientSession:
     return ClientSession(SessionKey("client-1", ""), PEER, RemotingServer({}, "127.0.0.1", 0), Offsets(), NOW_MS)
 
@@ -139,7 +146,7 @@ def test_an_advertised_address_is_in_each_route(advertised: str, scheme: int) ->
 
 
 def send(service: Service, *messages: Any) -> Any:
-    sends = SendCalls(service=service, settings=Settings(), now_ms=lambda: NOW_MS)
+    sends = SendCalls(service=service, settings=Settings(), traces=traces(), now_ms=lambda: NOW_MS)
     return asyncio.run(sends.send_message(api.SendMessageRequest(messages=messages), call()))
 
 
@@ -179,8 +186,15 @@ def test_messages_of_several_topics_are_refused() -> None:
 
 
 def receiving(service: Service) -> ReceiveCalls:
-    renewal = HandleRenewal(service=service, is_connected=lambda number: True, now_ms=lambda: NOW_MS)
-    return ReceiveCalls(service=service, renewal=renewal, tasks=None, now_ms=lambda: NOW_MS)  # type: ignore[arg-type]
+    return ReceiveCalls(
+        service=service,
+        renewal=HandleRenewal(
+            service=service, traces=traces(), is_connected=lambda number: True, now_ms=lambda: NOW_MS
+        ),
+        traces=traces(),
+        tasks=None,  # type: ignore[arg-type]
+        now_ms=lambda: NOW_MS,
+    )
 
 
 def receive(calls: ReceiveCalls, made: Call, **fields: Any) -> list[Any]:
@@ -250,7 +264,10 @@ class Renewed:
     def __init__(self) -> None:
         self.service, self.now_ms, self.is_connected = Service(), NOW_MS, True
         self.renewal = HandleRenewal(
-            service=self.service, is_connected=lambda number: self.is_connected, now_ms=lambda: self.now_ms
+            service=self.service,
+            traces=traces(),
+            is_connected=lambda number: self.is_connected,
+            now_ms=lambda: self.now_ms,
         )
         self.renewal.add(CALLER, session(), "G", "T", HANDLE)
 
@@ -280,7 +297,11 @@ def test_a_refused_change_or_dead_letter_ends_no_renewal() -> None:
     """The renewal ended before the broker had checked the account."""
     renewed = Renewed()
     calls = ReceiveCalls(
-        service=renewed.service, renewal=renewed.renewal, tasks=BackgroundTasks("test"), now_ms=lambda: NOW_MS
+        service=renewed.service,
+        renewal=renewed.renewal,
+        traces=traces(),
+        tasks=BackgroundTasks("test"),
+        now_ms=lambda: NOW_MS,
     )
     fields = {"group": GROUP, "topic": TOPIC, "receipt_handle": str(HANDLE)}
     change = api.ChangeInvisibleDurationRequest(invisible_duration={"seconds": 1}, **fields)

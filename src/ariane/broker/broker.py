@@ -30,6 +30,7 @@ from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.config.own_account import own_credentials
 from ariane.broker.delivery.post_store import PostStoreDispatcher
+from ariane.broker.delivery.server_traces import FLUSH_S, ServerTraces
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.lifecycle.client_registry import ClientRegistry
 from ariane.broker.lifecycle.flusher import Flusher
@@ -218,7 +219,7 @@ class Broker:
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
         if config.grpc_server_enable:
-            self.proxy = await self._open.enter_async_context(create_proxy(self.services, handlers))
+            self.proxy = await self._open.enter_async_context(create_proxy(self.services, handlers, self._traces.grpc))
         self._start_tasks()
         if not config.is_slave:
             self._start_masters_tasks()
@@ -237,13 +238,8 @@ class Broker:
                 credentials,
                 self._membership,
             )
-        log.info(
-            "Broker %s listens on %s, store %s, kernels: %s",
-            config.broker_name,
-            self.addr,
-            config.store_path_root_dir,
-            implementation.selected().description,
-        )
+        facts = config.broker_name, self.addr, config.store_path_root_dir, implementation.selected().description
+        log.info("Broker %s listens on %s, store %s, kernels: %s", *facts)
         warn_of_plain_slaves(config, self._ha_server.port)
         public_ports.warn_of_gaps(log, self._gaps, "Broker", self._server.port)
 
@@ -341,6 +337,10 @@ class Broker:
             clock=self._clock,
         )
         self._open.callback(self._transactions.close)
+        self._traces = ServerTraces(
+            settings=self._settings, store=store, dispatcher=self._dispatcher, addr=self.addr, clock=self._clock
+        )
+        self._open.push_async_callback(self._traces.close)
         self._cleaner = FileCleaner(
             config=config,
             store=store,
@@ -391,6 +391,7 @@ class Broker:
             flusher=self._flusher,
             feed=self._feed,
             transactions=self._transactions,
+            traces=self._traces,
             cleaner=self._cleaner,
             remover=self._remover,
             clients=self._clients,
@@ -469,6 +470,7 @@ class Broker:
             durability=self.services.durability,
             clock=self._clock,
         )
+        every(FLUSH_S, self._traces.flush, "write message traces")
         self._tasks.start(self._transactions.rebuild(), "rebuild the open transactions")
         every(config.transaction_check_interval / 1000, check_back.check_all, "check open transactions")
 

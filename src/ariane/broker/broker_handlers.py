@@ -17,6 +17,7 @@ from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.pop.parked_polls import ParkedPolls
 from ariane.broker.delivery.pop.pop_service import PopService
 from ariane.broker.delivery.post_store import PostStoreDispatcher
+from ariane.broker.delivery.server_traces import ServerTraces
 from ariane.broker.file_cleaner import FileCleaner
 from ariane.broker.handlers.admin.acl_admin import AclAdminHandler
 from ariane.broker.handlers.admin.broker_admin import BrokerAdminHandler
@@ -79,6 +80,7 @@ class BrokerServices:
     flusher: Flusher  # makes appended records durable
     feed: ReplicationFeed
     transactions: TransactionService  # half messages and their decisions
+    traces: ServerTraces  # of clients that write none
     cleaner: FileCleaner  # removes old files; tools can start it
     remover: TopicRemover  # deletes topics with their messages and offsets
     clients: ClientRegistry  # connected clients and the members of groups

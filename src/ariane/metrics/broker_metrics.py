@@ -6,7 +6,7 @@ object of prometheus-client exists per message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -74,6 +74,8 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
     """None without an audit log."""
     failover: FailoverState | None
     """None without failover."""
+    trace_records: Mapping[str, int]
+    """Written for clients, by outcome."""
     uncounted_events: int
     """Events whose topic or group has no statistic, because there are too many."""
 
@@ -96,6 +98,11 @@ def _value(field: str) -> Callable[[BrokerInternals], Iterator[MetricSample]]:
 def _slave_lags(broker: BrokerInternals) -> Iterator[MetricSample]:
     for addr, offset in broker.slaves:
         yield (*broker.labels, addr), max(0, broker.log_end - offset)
+
+
+def _trace_records(broker: BrokerInternals) -> Iterator[MetricSample]:
+    for outcome, count in broker.trace_records.items():
+        yield (*broker.labels, outcome), count
 
 
 def _failover(field: str) -> Callable[[BrokerInternals], Iterator[MetricSample]]:
@@ -130,6 +137,8 @@ BROKER_METRICS: MetricTable = {
            (*_LABELS, "addr"), "bytes"): _slave_lags,
     Metric("ariane_broker_uncounted_events_total", "counter", "Events without a statistic, because there are too many topics"
            " or groups.", _LABELS): _value("uncounted_events"),
+    Metric("ariane_broker_trace_records_total", "counter", "Trace records that the broker writes for clients that write none:"
+           " written, dropped (no room), untracked (too many deliveries had not ended).", (*_LABELS, "outcome")): _trace_records,
     **limit_metrics("ariane_broker", _LABELS),
     **audit_metrics("ariane_broker", _LABELS),
     Metric("ariane_broker_failover_master", "gauge", "1 if this member is the master of its broker set, else 0.", _LABELS):

@@ -205,6 +205,7 @@ class BrokerSource:
             limits=self._limits(),
             audit=None if services.audit is None else services.audit.state,
             failover=failover_state(state.runtime),
+            trace_records=services.traces.counts(),
             uncounted_events=services.stats.overflow_count(),
         )
 

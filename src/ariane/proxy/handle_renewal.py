@@ -19,6 +19,7 @@ from ariane.protocol.requests.pop import ChangeInvisibleTime
 from ariane.proxy.client_sessions import ClientSession
 from ariane.proxy.conversion.receipt_handles import ReceiptHandle
 from ariane.proxy.message_service import Caller, MessageService
+from ariane.proxy.traces.message_traces import DeliveryKey, MessageTraces
 
 log = logging.getLogger("ariane.proxy")
 
@@ -50,17 +51,24 @@ class HandleRenewal:
 
     Args:
         service: Changes their time.
+        traces: Of the messages.
         is_connected: Returns whether a client is connected, by its number.
         now_ms: The clock of the broker.
     """
 
     def __init__(
-        self, *, service: MessageService, is_connected: Callable[[int], bool], now_ms: Callable[[], int]
+        self,
+        *,
+        service: MessageService,
+        traces: MessageTraces,
+        is_connected: Callable[[int], bool],
+        now_ms: Callable[[], int],
     ) -> None:
         self._service = service
+        self._traces = traces
         self._is_connected = is_connected
         self._now_ms = now_ms
-        self._open: dict[tuple[str, str, int, int], _OpenDelivery] = {}  # by group, topic, queue and offset
+        self._open: dict[DeliveryKey, _OpenDelivery] = {}
 
     @property
     def count(self) -> int:
@@ -71,12 +79,12 @@ class HandleRenewal:
         """Renew a delivery until it is closed."""
         if len(self._open) < OPEN_MAX:
             visible_ms = handle.taken_ms + handle.invisible_ms
-            key = group, topic, handle.queue_id, handle.offset
+            key = DeliveryKey(group, topic, handle.queue_id, handle.offset)
             self._open[key] = _OpenDelivery(caller, session, group, topic, handle, visible_ms)
 
     def close(self, group: str, topic: str, handle: ReceiptHandle) -> None:
         """End the renewals of a delivery. A later one of the same message is renewed further."""
-        key = group, topic, handle.queue_id, handle.offset
+        key = DeliveryKey(group, topic, handle.queue_id, handle.offset)
         delivery = self._open.get(key)
         if delivery is not None and delivery.handle.taken_ms == handle.taken_ms:
             del self._open[key]
@@ -116,4 +124,6 @@ class HandleRenewal:
             log.warning(text, handle.offset, delivery.topic, handle.queue_id, delivery.group, error)
             return False
         delivery.visible_ms = self._now_ms() + invisible_ms
+        key = DeliveryKey(delivery.group, delivery.topic, handle.queue_id, handle.offset)
+        self._traces.hidden(key, handle.taken_ms, handle.taken_ms, delivery.visible_ms)
         return True

@@ -24,6 +24,7 @@ from ariane.proxy.calls.transaction_calls import TransactionCalls
 from ariane.proxy.client_sessions import ClientSessions, OffsetCommits
 from ariane.proxy.handle_renewal import SCAN_S, HandleRenewal
 from ariane.proxy.message_service import MessageService
+from ariane.proxy.traces.message_traces import MessageTraces
 from ariane.proxy.transport.aio_transport import AioTransport
 
 HTTP_2 = "h2"  # the name that clients select by ALPN
@@ -108,6 +109,7 @@ class ProxyServer:
         settings: What may change while the server runs.
         server: Counts the clients as connections, and reaches them.
         offsets: Set when a tool resets those of a group.
+        traces: Of what the clients do.
         tls: Certificates, and whether connections must be encrypted.
         secret_key: Returns the secret key of an account; None if calls need no account.
         now_ms: The clock of the broker.
@@ -121,6 +123,7 @@ class ProxyServer:
         server: RemotingServer,
         tls: ServerTlsOptions,
         offsets: OffsetCommits,
+        traces: MessageTraces,
         secret_key: Callable[[str], str | None] | None,
         address: ProxyAddress,
         now_ms: Callable[[], int],
@@ -130,6 +133,7 @@ class ProxyServer:
         self._settings = settings
         self._server = server
         self._offsets = offsets
+        self._traces = traces
         self._tls = tls
         self._authentication = None if secret_key is None else AccountSignatures(secret_key)
         self._address = address
@@ -160,18 +164,17 @@ class ProxyServer:
         self._open.push_async_callback(tasks.close)
         tls = await self._open.enter_async_context(watched_tls(self._tls, protocols=(HTTP_2,)))
         assert tls is not None
-        renewal = HandleRenewal(service=self._service, is_connected=self._server.is_connected, now_ms=self._now_ms)
-        sessions = ClientSessions(self._server, self._offsets, self._now_ms)
-        routes = RouteCalls(
-            service=self._service, settings=self._settings, advertised=address.advertised, host=address.host
-        )
+        service, settings, traces, now_ms = self._service, self._settings, self._traces, self._now_ms
+        renewal = HandleRenewal(service=service, traces=traces, is_connected=self._server.is_connected, now_ms=now_ms)
+        sessions = ClientSessions(self._server, self._offsets, now_ms)
+        routes = RouteCalls(service=service, settings=settings, advertised=address.advertised, host=address.host)
         calls = CallServer(
             calls=_Calls(
                 routes,
-                SendCalls(service=self._service, settings=self._settings, now_ms=self._now_ms),
-                ReceiveCalls(service=self._service, renewal=renewal, tasks=tasks, now_ms=self._now_ms),
-                TransactionCalls(service=self._service),
-                PresenceCalls(service=self._service, settings=self._settings, now_ms=self._now_ms),
+                SendCalls(service=service, settings=settings, traces=traces, now_ms=now_ms),
+                ReceiveCalls(service=service, renewal=renewal, traces=traces, tasks=tasks, now_ms=now_ms),
+                TransactionCalls(service=service, traces=traces),
+                PresenceCalls(service=service, settings=settings, now_ms=now_ms),
             ),
             sessions=sessions,
             limits=self._server.limits,

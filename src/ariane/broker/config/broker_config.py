@@ -67,6 +67,11 @@ class BrokerConfig(FailoverSettings, frozen=True, kw_only=True, rename=java_name
         return self.acl_enable or self.authentication_enabled
 
     @property
+    def has_trace_topic(self) -> bool:
+        """Whether the trace topic exists from the start."""
+        return self.trace_topic_enable or self.grpc_server_enable
+
+    @property
     def sync_flush(self) -> bool:
         """Whether responses wait for the disk."""
         return self.flush_disk_type == "SYNC_FLUSH"

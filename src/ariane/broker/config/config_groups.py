@@ -143,6 +143,8 @@ class GrpcSettings(AccessSettings, frozen=True, kw_only=True, rename=java_name):
     """Serve clients of RocketMQ 5 on grpcServerPort. Needs the extra `grpc`."""
     grpc_server_port: Annotated[int, ROCKETMQ_5, Meta(ge=0, le=65_535)] = 8081
     """Port for these clients, on bindAddress; 0 takes a free one."""
+    grpc_trace_enable: Annotated[bool, ARIANE_ONLY, _SWITCH] = True
+    """Write the message traces of these clients, which write none."""
     default_message_type: Annotated[Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"], ARIANE_ONLY] = "MIXED"
     """Type of messages that these clients may send to a topic which declares none (`message.type`). In 5.3.3, that is NORMAL."""
 

@@ -20,6 +20,7 @@ from ariane.protocol.command import Command
 from ariane.proxy.broker_service import BrokerMessageService
 from ariane.proxy.conversion.grpc_messages import SendLimits
 from ariane.proxy.proxy_server import ProxyAddress, ProxyServer
+from ariane.proxy.traces.message_traces import MessageTraces
 from ariane.store.message_store import MessageStore
 
 
@@ -64,12 +65,13 @@ class _PortSettings:
         return self._settings.current.default_message_type
 
 
-def create_proxy(services: PortServices, handlers: Mapping[int, Handler]) -> ProxyServer:
+def create_proxy(services: PortServices, handlers: Mapping[int, Handler], traces: MessageTraces) -> ProxyServer:
     """Return the server of the gRPC port.
 
     Args:
         services: Of the broker.
         handlers: Its request handlers, with all checks.
+        traces: Of what the clients do.
     """
     config, state = services.settings.current, services.state
     route = _route_check(state.topics)
@@ -87,6 +89,7 @@ def create_proxy(services: PortServices, handlers: Mapping[int, Handler]) -> Pro
         settings=_PortSettings(services.settings),
         server=services.server,
         offsets=state.offsets,
+        traces=traces,
         tls=config.server_tls(),
         secret_key=None if services.access is None else lambda key: _secret_key(services, key),
         address=_address(config, services.addr),

@@ -56,7 +56,7 @@ def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
     ]
     if config.auto_create_topic_enable:
         topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, open_perm))
-    if config.trace_topic_enable:
+    if config.has_trace_topic:
         topics.append(topic(config.msg_trace_topic_name, 1))
     return {config.topic_name: config for config in topics}
 
@@ -64,7 +64,7 @@ def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
 def protected_topics(config: BrokerConfig) -> frozenset[str]:
     """Return the names of topics that tools may neither create nor delete."""
     names = {config.broker_cluster_name, config.broker_name, f"{config.broker_cluster_name}_REPLY_TOPIC"}
-    if config.trace_topic_enable:
+    if config.has_trace_topic:
         names.add(config.msg_trace_topic_name)
     return SYSTEM_TOPICS | names
 

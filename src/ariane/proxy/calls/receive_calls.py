@@ -25,10 +25,12 @@ from ariane.protocol.requests.pop import FROM_END, AckMessage, ChangeInvisibleTi
 from ariane.proxy import api
 from ariane.proxy.calls.call import Call
 from ariane.proxy.conversion import client_settings, field_checks, grpc_messages, grpc_statuses, receipt_handles
+from ariane.proxy.conversion.client_settings import ClientKind
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.conversion.receipt_handles import ReceiptHandle
 from ariane.proxy.handle_renewal import HandleRenewal
 from ariane.proxy.message_service import MessageService, PoppedRecords
+from ariane.proxy.traces.message_traces import DeliveryKey, MessageTraces
 
 ALL_QUEUES = -1
 BATCH_MAX = 32
@@ -46,6 +48,18 @@ class _Reception(NamedTuple):
     request: PopMessage
     is_renewed: bool
 
+    def key(self, handle: ReceiptHandle) -> DeliveryKey:
+        """Return which message a handle is of."""
+        return DeliveryKey(self.request.consumer_group, self.request.topic, handle.queue_id, handle.offset)
+
+
+class _DeliveredMessage(NamedTuple):
+    """A message that is to be sent to the client."""
+
+    message: Any
+    handle: ReceiptHandle
+    item: Record
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiveCalls:
@@ -53,6 +67,7 @@ class ReceiveCalls:
 
     service: MessageService
     renewal: HandleRenewal
+    traces: MessageTraces
     tasks: BackgroundTasks  # for work that outlives its call
     now_ms: Callable[[], int]
 
@@ -73,7 +88,10 @@ class ReceiveCalls:
             yield api.ReceiveMessageResponse(status=grpc_statuses.status(StatusCode.MESSAGE_NOT_FOUND, text))
         sent = 0
         try:
-            for message, handle in delivered:
+            for message, handle, item in delivered:
+                # Before the client can acknowledge the message.
+                visible_ms = handle.taken_ms + handle.invisible_ms
+                self.traces.delivered(call.caller.peer, reception.key(handle), item, handle.taken_ms, visible_ms)
                 yield api.ReceiveMessageResponse(message=message)
                 sent += 1
                 if reception.is_renewed:
@@ -84,7 +102,7 @@ class ReceiveCalls:
             yield now
         finally:
             if sent < len(delivered):
-                self._release(reception, [handle for _, handle in delivered[sent:]], call)
+                self._release(reception, [delivery.handle for delivery in delivered[sent:]], call)
 
     async def ack_message(self, request: Any, call: Call) -> Any:
         """Acknowledge messages, each with a result of its own."""
@@ -117,6 +135,7 @@ class ReceiveCalls:
             handle.offset,
             handle.log_offset,
         )
+        self._trace_change(DeliveryKey(group, topic, handle.queue_id, handle.offset), handle, new, call)
         return api.ChangeInvisibleDurationResponse(status=grpc_statuses.ok(), receipt_handle=str(new))
 
     async def forward_message_to_dead_letter_queue(self, request: Any, call: Call) -> Any:
@@ -125,6 +144,7 @@ class ReceiveCalls:
         handle = receipt_handles.parse(request.receipt_handle, self.service.broker_name)
         await self._bury(group, topic, handle, call)
         self.renewal.close(group, topic, handle)
+        self.traces.returned(DeliveryKey(group, topic, handle.queue_id, handle.offset), handle.taken_ms)
         return api.ForwardMessageToDeadLetterQueueResponse(status=grpc_statuses.ok())
 
     # --- receiving ---
@@ -178,11 +198,9 @@ class ReceiveCalls:
             raise CallRefused(StatusCode.ILLEGAL_POLLING_TIME, text)
         return min(poll_ms, int(call.remaining_ms) - ANSWER_BEFORE_MS)
 
-    async def _deliver(
-        self, reception: _Reception, taken: PoppedRecords, call: Call
-    ) -> list[tuple[Any, ReceiptHandle]]:
+    async def _deliver(self, reception: _Reception, taken: PoppedRecords, call: Call) -> list[_DeliveredMessage]:
         """Return the messages to deliver, with their handles. Those without attempts left become dead letters."""
-        popped, delivered = reception.request, []
+        popped, delivered = reception.request, list[_DeliveredMessage]()
         starts = receipt_handles.starts(taken.header)
         attempts_max = client_settings.max_attempts(self.service.group(popped.consumer_group))
         for item in record.decode_all(taken.records):
@@ -195,7 +213,8 @@ class ReceiveCalls:
                 )
                 await self.service.acknowledge(call.caller, acknowledged)
             else:
-                delivered.append((grpc_messages.received(item, reception.topic, handle=str(handle)), handle))
+                message = grpc_messages.received(item, reception.topic, handle=str(handle))
+                delivered.append(_DeliveredMessage(message, handle, item))
         return delivered
 
     def _handle(self, taken: PoppedRecords, starts: dict[int, int], item: Record) -> ReceiptHandle:
@@ -217,6 +236,7 @@ class ReceiveCalls:
         async def change() -> None:
             popped = reception.request
             for handle in handles:
+                self.traces.returned(reception.key(handle), handle.taken_ms)
                 request = ChangeInvisibleTime(
                     popped.consumer_group, popped.topic, handle.queue_id, handle.extra_info, handle.offset, NACK_MS
                 )
@@ -232,6 +252,7 @@ class ReceiveCalls:
             request = AckMessage(group, topic, handle.queue_id, handle.extra_info, handle.offset)
             await self.service.acknowledge(call.caller, request)
             self.renewal.close(group, topic, handle)
+            self.traces.acknowledged(DeliveryKey(group, topic, handle.queue_id, handle.offset), handle.taken_ms)
             status = grpc_statuses.ok()
         except CallRefused as error:
             status = grpc_statuses.of_refusal(error)
@@ -240,6 +261,14 @@ class ReceiveCalls:
         return api.AckMessageResultEntry(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
         )
+
+    def _trace_change(self, key: DeliveryKey, handle: ReceiptHandle, new: ReceiptHandle, call: Call) -> None:
+        """Note a change: a push consumer returns a message by it, a simple one goes on consuming it."""
+        settings = call.session.settings
+        if settings is not None and settings.kind is ClientKind.PUSH_CONSUMER:
+            self.traces.returned(key, handle.taken_ms)
+        else:
+            self.traces.hidden(key, handle.taken_ms, new.taken_ms, new.taken_ms + new.invisible_ms)
 
     async def _bury(self, group: str, topic: str, handle: ReceiptHandle, call: Call) -> None:
         """Store a message as a dead letter, then acknowledge it: a crash in between stores it twice, and never loses it."""

@@ -25,6 +25,7 @@ from ariane.proxy.conversion import field_checks, grpc_messages, grpc_statuses
 from ariane.proxy.conversion.grpc_messages import OutgoingMessage
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.message_service import MessageService
+from ariane.proxy.traces.message_traces import MessageTraces, TracedSend
 from ariane.proxy.transaction_ids import transaction_id
 
 HASH_MULTIPLIER = 2_862_933_555_777_941_757  # of Guava's consistentHash
@@ -36,6 +37,7 @@ class SendCalls:
 
     service: MessageService
     settings: ProxySettings
+    traces: MessageTraces
     now_ms: Callable[[], int]
     turn: itertools.count[int] = field(
         default_factory=itertools.count
@@ -62,7 +64,12 @@ class SendCalls:
         topic = await self.service.topic(call.caller, name)
         if TopicMessageType.DELAY not in (kinds := accepted_kinds(topic, self.settings)):
             raise _conflict(kinds, TopicMessageType.DELAY)
-        key = await self.service.recall(call.caller, RecallMessage(request.recall_handle, name))
+        try:
+            key = await self.service.recall(call.caller, RecallMessage(request.recall_handle, name))
+        except ReplyError:
+            self.traces.recalled(call.caller.peer, name, ids.recalled_key(request.recall_handle), is_success=False)
+            raise
+        self.traces.recalled(call.caller.peer, name, key, is_success=True)
         return api.RecallMessageResponse(status=grpc_statuses.ok(), message_id=key)
 
     async def _topic(self, messages: list[OutgoingMessage], call: Call) -> TopicConfig:
@@ -98,10 +105,13 @@ class SendCalls:
             flag=0,
             properties=text,
         )
+        trace = TracedSend(call.caller.peer, header, message.properties, len(message.body), self.now_ms())
         try:
             stored = await self.service.send(call.caller, header, message.body)
         except ReplyError as error:
+            self.traces.sent(trace, None)
             return api.SendResultEntry(status=grpc_statuses.of_refusal(call.refusal_of(error)))
+        self.traces.sent(trace, stored)
         message_id = message.properties[UNIQ_KEY]
         transaction = message_id
         if is_half:

@@ -10,6 +10,7 @@ from ariane.proxy import api
 from ariane.proxy.calls.call import Call
 from ariane.proxy.conversion import field_checks, grpc_statuses
 from ariane.proxy.message_service import MessageService
+from ariane.proxy.traces.message_traces import MessageTraces
 from ariane.proxy.transaction_ids import parse_transaction_id
 
 RESOLUTIONS = {1: COMMIT, 2: ROLLBACK}  # TransactionResolution
@@ -21,6 +22,7 @@ class TransactionCalls:
     """Calls that decide about half messages."""
 
     service: MessageService
+    traces: MessageTraces
 
     async def end_transaction(self, request: Any, call: Call) -> Any:
         """Commit or roll back a transaction. One that is unknown yet is checked later."""
@@ -36,4 +38,5 @@ class TransactionCalls:
             transaction_id=half.message_id,
         )
         await self.service.end_transaction(call.caller, header)
+        self.traces.decided(call.caller.peer, topic, header)
         return api.EndTransactionResponse(status=grpc_statuses.ok())

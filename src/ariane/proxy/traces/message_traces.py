@@ -1,0 +1,276 @@
+"""Trace records of what clients do with messages, by the server's clock: the layouts that traced clients write.
+
+    stored, refused ──────────▶ Pub                 committed, rolled back ─▶ EndTransaction    recalled ─▶ Recall
+    delivered ────────────────▶ SubBefore ┬ acknowledged ─────────────────▶ SubAfter, success
+                                          ├ returned, dead letter ────────▶ SubAfter, failed
+                                          └ its invisible time has ended ─▶ SubAfter, time-out; acknowledged after all: one more
+
+Deliveries that have not ended are known until a restart; the end of one from before it has no record.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ariane.model import ids
+from ariane.model import message as names
+from ariane.model.topic_attributes import TopicMessageType, message_type
+from ariane.model.trace_event import (
+    ConsumeEndEvent,
+    ConsumeStartEvent,
+    EndTransactionEvent,
+    MessageType,
+    PublishEvent,
+    RecallEvent,
+)
+from ariane.net.replies import Peer
+from ariane.protocol.records.record import Record
+from ariane.protocol.requests.messaging import (
+    COMMIT,
+    ROLLBACK,
+    EndTransactionHeader,
+    SendMessage,
+    SendMessageResponse,
+)
+from ariane.proxy.traces.trace_writer import TraceWriter
+
+OPEN_MAX = 100_000  # deliveries whose end is awaited; beyond, no further ones are traced
+LATE_MAX = 10_000  # deliveries that may be acknowledged after their time
+SUCCESS, TIME_OUT, FAILED = 0, 1, 4  # codes of SubAfter
+STATES = {COMMIT: "COMMIT_MESSAGE", ROLLBACK: "ROLLBACK_MESSAGE"}
+UNDECIDED = "UNKNOW"  # spelled like this in 4.9.4
+TYPES = {TopicMessageType.TRANSACTION: MessageType.HALF, TopicMessageType.DELAY: MessageType.DELAY}
+
+
+class DeliveryKey(NamedTuple):
+    """A message, as one group consumes it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class TraceSource(NamedTuple):
+    """What all records of a server contain."""
+
+    broker_addr: str
+    trace_topic: str
+    region: str
+
+
+class TracedSend(NamedTuple):
+    """A send that has started."""
+
+    client: Peer
+    request: SendMessage
+    properties: Mapping[str, str]
+    body_bytes: int
+    started_ms: int
+
+
+@dataclass(slots=True)
+class _TracedDelivery:
+    """A delivery that has not ended."""
+
+    client: Peer
+    request_id: str
+    message_id: str
+    keys: str
+    started_ms: int
+    taken_ms: int  # identifies the delivery in the handles of its message
+    visible_ms: int
+
+
+class MessageTraces:
+    """Writes the records of clients.
+
+    Args:
+        writer: Stores them.
+        source: Of the server.
+        is_on: Returns whether records are written now.
+        now_ms: The clock of the broker.
+    """
+
+    def __init__(
+        self, *, writer: TraceWriter, source: TraceSource, is_on: Callable[[], bool], now_ms: Callable[[], int]
+    ) -> None:
+        self.untracked = 0
+        """Number of deliveries without records: OPEN_MAX others had not ended."""
+        self._writer = writer
+        self._source = source
+        self._is_on = is_on
+        self._now_ms = now_ms
+        self._open: dict[DeliveryKey, _TracedDelivery] = {}
+        self._late: OrderedDict[DeliveryKey, _TracedDelivery] = (
+            OrderedDict()
+        )  # ended by time, and not delivered again yet
+        self._due: list[
+            tuple[int, DeliveryKey]
+        ] = []  # heap of (visible_ms, key); those that `_open` contradicts are obsolete
+        self._request_ids = (f"{secrets.token_hex(8)}{number:016X}" for number in itertools.count())
+
+    # --- producers ---
+
+    def sent(self, send: TracedSend, stored: SendMessageResponse | None) -> None:
+        """Note the end of a send. `stored` is None if the broker has refused it."""
+        client, request, properties, body_bytes, started_ms = send
+        if not self._is_traced(request.topic):
+            return
+        event = PublishEvent(
+            timestamp_ms=started_ms,
+            region=self._source.region,
+            group=request.producer_group,
+            topic=request.topic,
+            message_id=properties.get(names.UNIQ_KEY) or ("" if stored is None else stored.message_id),
+            tags=properties.get(names.TAGS, ""),
+            keys=properties.get(names.KEYS, ""),
+            store_host=self._source.broker_addr,
+            body_length=body_bytes,
+            cost_ms=max(0, self._now_ms() - started_ms),
+            message_type=TYPES.get(message_type(properties), MessageType.NORMAL),
+            offset_message_id="" if stored is None else stored.message_id,
+            success=stored is not None,
+        )
+        self._writer.add(client, event)
+
+    def decided(self, client: Peer, topic: str, request: EndTransactionHeader) -> None:
+        """Note the decision about a half message."""
+        if not self._is_traced(topic):
+            return
+        event = EndTransactionEvent(
+            timestamp_ms=self._now_ms(),
+            region=self._source.region,
+            group=request.producer_group,
+            topic=topic,
+            message_id=request.msg_id or "",
+            tags="",
+            keys="",
+            store_host=self._source.broker_addr,
+            message_type=MessageType.COMMIT,
+            transaction_id=request.transaction_id or "",
+            state=STATES.get(request.commit_or_rollback, UNDECIDED),
+            from_check=bool(request.from_transaction_check),
+        )
+        self._writer.add(client, event)
+
+    def recalled(self, client: Peer, topic: str, message_id: str, *, is_success: bool) -> None:
+        """Note that a delayed message was cancelled, or that the broker refused it."""
+        if self._is_traced(topic):
+            event = RecallEvent(
+                timestamp_ms=self._now_ms(),
+                region=self._source.region,
+                group=topic,  # as that of the send
+                topic=topic,
+                message_id=message_id,
+                success=is_success,
+            )
+            self._writer.add(client, event)
+
+    # --- consumers ---
+
+    def delivered(self, client: Peer, key: DeliveryKey, item: Record, taken_ms: int, visible_ms: int) -> None:
+        """Note a delivery. One of the same message before it has ended by time, if it has not ended otherwise."""
+        if (former := self._open.pop(key, None)) is not None:
+            self._end(key, former, TIME_OUT, former.visible_ms)
+        self._late.pop(key, None)
+        properties = item.property_map()
+        if not self._is_traced(key.topic) or properties.get(names.TRACE_ON) == "false":
+            return
+        if len(self._open) >= OPEN_MAX:
+            self.untracked += 1
+            return
+        delivery = self._open[key] = _TracedDelivery(
+            client=client,
+            request_id=next(self._request_ids),
+            message_id=properties.get(names.UNIQ_KEY) or ids.offset_message_id(item.store_host, item.offset),
+            keys=properties.get(names.KEYS, ""),
+            started_ms=self._now_ms(),
+            taken_ms=taken_ms,
+            visible_ms=visible_ms,
+        )
+        self._note_due(key, delivery)
+        event = ConsumeStartEvent(
+            timestamp_ms=delivery.started_ms,
+            region=self._source.region,
+            group=key.group,
+            request_id=delivery.request_id,
+            message_id=delivery.message_id,
+            retry_times=item.reconsume_times,
+            keys=delivery.keys,
+        )
+        self._writer.add(client, event)
+
+    def acknowledged(self, key: DeliveryKey, taken_ms: int) -> None:
+        """Note that a message was consumed."""
+        if (delivery := self._take(self._open, key, taken_ms)) is not None:
+            self._end(key, delivery, SUCCESS, self._now_ms())
+        elif (delivery := self._take(self._late, key, taken_ms)) is not None:
+            # Its delivery has a result: the consumption is an attempt of its own, without a start.
+            delivery.request_id, delivery.started_ms = next(self._request_ids), self._now_ms()
+            self._end(key, delivery, SUCCESS, delivery.started_ms)
+
+    def returned(self, key: DeliveryKey, taken_ms: int) -> None:
+        """Note that a message was not consumed: it is delivered again, or has become a dead letter."""
+        if (delivery := self._take(self._open, key, taken_ms)) is not None:
+            self._end(key, delivery, FAILED, self._now_ms())
+        else:
+            self._take(self._late, key, taken_ms)
+
+    def hidden(self, key: DeliveryKey, taken_ms: int, new_taken_ms: int, visible_ms: int) -> None:
+        """Note that a message stays invisible to others until another time, and by which time its handle identifies it now."""
+        delivery = self._take(self._open, key, taken_ms)
+        if delivery is not None:
+            delivery.taken_ms, delivery.visible_ms = new_taken_ms, visible_ms
+            self._open[key] = delivery
+            self._note_due(key, delivery)
+
+    def end_due(self) -> None:
+        """Write the ends of deliveries whose time has passed."""
+        now_ms = self._now_ms()
+        while self._due and self._due[0][0] <= now_ms:
+            visible_ms, key = heapq.heappop(self._due)
+            delivery = self._open.get(key)
+            if delivery is None or delivery.visible_ms != visible_ms:
+                continue
+            del self._open[key]
+            self._end(key, delivery, TIME_OUT, visible_ms)
+            self._late[key] = delivery
+            if len(self._late) > LATE_MAX:
+                self._late.popitem(last=False)
+
+    # --- inside ---
+
+    def _is_traced(self, topic: str) -> bool:
+        return self._is_on() and not topic.startswith(self._source.trace_topic)
+
+    @staticmethod
+    def _take(table: dict[DeliveryKey, _TracedDelivery], key: DeliveryKey, taken_ms: int) -> _TracedDelivery | None:
+        """Remove and return a delivery; None if another one of the message followed it."""
+        delivery = table.get(key)
+        return table.pop(key) if delivery is not None and delivery.taken_ms == taken_ms else None
+
+    def _note_due(self, key: DeliveryKey, delivery: _TracedDelivery) -> None:
+        heapq.heappush(self._due, (delivery.visible_ms, key))
+        if len(self._due) > 64 and len(self._due) > 4 * len(self._open):  # mostly obsolete
+            self._due = [(each.visible_ms, key) for key, each in self._open.items()]
+            heapq.heapify(self._due)
+
+    def _end(self, key: DeliveryKey, delivery: _TracedDelivery, code: int, ended_ms: int) -> None:
+        event = ConsumeEndEvent(
+            request_id=delivery.request_id,
+            message_id=delivery.message_id,
+            cost_ms=max(0, ended_ms - delivery.started_ms),
+            success=code == SUCCESS,
+            keys=delivery.keys,
+            context_code=code,
+            timestamp_ms=ended_ms,
+            group=key.group,
+        )
+        self._writer.add(delivery.client, event)
