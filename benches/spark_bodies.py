@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ariane.pipeline.spark_session import get_or_create_session
-from ariane.spark.records import arrow_decoder
+from ariane.spark.records import record_columns
 from ariane.spark.values import body_options
 from ariane.spark.values.value_columns import declared_columns, value_columns
 from servers import tree_cpu_s
@@ -98,7 +98,7 @@ class ReadyBodies(DataSource):
         return declared_columns(body_options.parse(self.options, self.name()), "body BINARY")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        columns = value_columns(body_options.parse(self.options, self.name()), schema, arrow_decoder.COLUMNS)
+        columns = value_columns(body_options.parse(self.options, self.name()), schema, record_columns.COLUMNS)
         path, rows = self.options["ready"], int(self.options["rows"])
 
         class Reader(DataSourceReader):

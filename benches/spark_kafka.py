@@ -43,7 +43,7 @@ import kafka_broker
 import page
 from ariane.kernels import implementation
 from ariane.spark import pruning_jar
-from ariane.spark.records.arrow_decoder import COLUMNS
+from ariane.spark.records.record_columns import COLUMNS
 from machine import describe_machine, load_average, versions
 from servers import HERE, TICK_S, cpu_s, descendants, environment, make_topic, tree_cpu_s
 from spark import finished, into_nothing, served, session

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from ariane.errors import ConfigError
-from ariane.spark.records import arrow_decoder
+from ariane.spark.records import record_columns
 from ariane.spark.values import body_options, registry
 from ariane.spark.values.registry import RegistryUnavailable, UnknownSchema
 from ariane.spark.values.value_columns import declared_columns, value_columns
@@ -109,7 +109,7 @@ def read(bodies: list[bytes], url: str, **options: str) -> list[dict[str, Any]]:
     given = {"bodyFormat": "avro", "bodySchema": json.dumps(READER), "schemaRegistry": url, **options}
     value = StructType([StructField("id", LongType()), StructField("amount", DoubleType())])
     schema = StructType([StructField("value", value), StructField("value_error", StringType())])
-    columns = value_columns(body_options.parse(given, "rocketmq source"), schema, arrow_decoder.COLUMNS)
+    columns = value_columns(body_options.parse(given, "rocketmq source"), schema, record_columns.COLUMNS)
     stored = pa.record_batch({"body": pa.array(bodies, pa.binary()), "body_error": pa.nulls(len(bodies), pa.string())})
     return [row for batch in columns.complete([stored]) for row in batch.to_pylist()]
 

@@ -18,15 +18,15 @@ import pyarrow as pa
 from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.protocol.records import compression, record
-from ariane.spark.records import arrow_decoder, bodies
+from ariane.spark.records import arrow_decoder, bodies, record_columns
 from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import LogDamage
 from ariane.spark.store.store_options import parse
 from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
 from ariane.store.disk.segments import Segments
 
-COLUMNS = list(arrow_decoder.COLUMNS)
-STRICT = [name for name in COLUMNS if name not in bodies.DERIVED_COLUMNS]
+COLUMNS = list(record_columns.COLUMNS)
+STRICT = [name for name in COLUMNS if name not in record_columns.DERIVED_COLUMNS]
 HOSTS = [host.pack("10.0.0.1", 10911), host.pack("fe80::1", 10911)]
 
 FLAGS = st.sampled_from([0, 1, 4, 8, 12, 0x101, 0x201, 0x301, 0x401, 0x701]) | st.integers(0, 2**31 - 1)

@@ -17,7 +17,7 @@ from test_notebook import run
 
 from ariane.cluster.admin import Admin
 from ariane.spark.read.source_options import SourceOptions
-from ariane.spark.records import arrow_decoder
+from ariane.spark.records import record_columns
 from ariane.spark.store import log_task as store_tasks
 from ariane.spark.store.store_options import StoreOptions
 from ariane.spark.values.body_options import BodyOptions
@@ -116,9 +116,9 @@ def test_each_table_of_options_is_complete() -> None:
 
 
 def test_each_table_of_columns_is_complete() -> None:
-    assert first_cells("Reading", "column") == set(arrow_decoder.COLUMNS) | {VALUE, VALUE_ERROR}
+    assert first_cells("Reading", "column") == set(record_columns.COLUMNS) | {VALUE, VALUE_ERROR}
     assert first_cells("Writing", "column") == set(sink_options.COLUMNS)
-    more = set(store_tasks.COLUMNS) - set(arrow_decoder.COLUMNS)
+    more = set(store_tasks.COLUMNS) - set(record_columns.COLUMNS)
     assert first_cells("Store files", "column") == more
 
 

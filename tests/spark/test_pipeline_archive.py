@@ -20,7 +20,7 @@ from ariane.pipeline.replay import replay_frame
 from ariane.reports.replay import replay_source
 from ariane.reports.replay.replay_source import ReplayFilter
 from ariane.reports.tables.table_views import open_views, query, whole_table
-from ariane.spark.records import arrow_decoder
+from ariane.spark.records import record_columns
 from ariane.tables import ARCHIVE, table_store
 from ariane.tables.time_buckets import bucket_of_time
 from ariane.testing import LocalCluster
@@ -50,7 +50,7 @@ def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
 
 def test_archive_columns_have_the_types_of_the_source() -> None:
     for column in ARCHIVE.columns:
-        assert arrow_decoder.COLUMNS[column.name][1] == column.type
+        assert record_columns.COLUMNS[column.name][1] == column.type
 
 
 def test_batches_are_archived_once_by_day_and_topic_and_old_days_expire(spark: SparkSession, tmp_path: Path) -> None:

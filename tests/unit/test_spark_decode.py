@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.protocol.records import compression, properties, record
-from ariane.spark.records import arrow_decoder
+from ariane.spark.records import arrow_decoder, record_columns
 from ariane.spark.records.property_texts import PropertyTexts
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8)
@@ -51,7 +51,7 @@ def encoded(row: dict, *, born: bytes | None = None, sys_flag: int = 0, body: by
 @given(st.lists(ROWS, max_size=12))
 def test_both_decoders_give_the_same_table(rows: list[dict]) -> None:  # type: ignore[type-arg]
     data = b"".join(map(as_asked, rows))
-    columns = list(arrow_decoder.COLUMNS)
+    columns = list(record_columns.COLUMNS)
     fast = arrow_decoder.decode(data, "broker-a", columns)
     slow = arrow_decoder._decode_rows(list(record.decode_all(data)), "broker-a", columns)
     fast.validate(full=True)
@@ -60,10 +60,10 @@ def test_both_decoders_give_the_same_table(rows: list[dict]) -> None:  # type: i
     assert arrow_decoder.scan(data).queue_offsets.tolist() == [row["offset"] for row in rows]
 
 
-@given(st.lists(ROWS, max_size=6), st.lists(st.sampled_from(list(arrow_decoder.COLUMNS)), min_size=1, unique=True))
+@given(st.lists(ROWS, max_size=6), st.lists(st.sampled_from(list(record_columns.COLUMNS)), min_size=1, unique=True))
 def test_a_subset_of_columns_equals_those_of_a_full_decode(rows: list[dict], columns: list[str]) -> None:  # type: ignore[type-arg]
     data = b"".join(map(as_asked, rows))
-    every = arrow_decoder.decode(data, "b", list(arrow_decoder.COLUMNS))
+    every = arrow_decoder.decode(data, "b", list(record_columns.COLUMNS))
     assert arrow_decoder.decode(data, "b", columns).equals(every.select(columns))
     assert arrow_decoder._decode_rows(list(record.decode_all(data)), "b", columns).equals(every.select(columns))
 
@@ -119,7 +119,7 @@ def test_corrupt_bytes_are_an_error_and_never_fewer_rows() -> None:
     data = encoded(one())
     for broken in (data[:-1], data + b"x", b"\0" * 100, data[:84] + b"\x7f" + data[85:]):
         with pytest.raises(ProtocolError):
-            arrow_decoder.decode(broken, "b", list(arrow_decoder.COLUMNS))
+            arrow_decoder.decode(broken, "b", list(record_columns.COLUMNS))
     compressed = encoded(one(), sys_flag=compression.ZLIB_FLAGS)
     for data in (compressed, compressed + encoded(one(offset=8), born=V6)):  # both ways
         with pytest.raises(ProtocolError, match="queue 1 offset 7"):
@@ -199,8 +199,8 @@ def test_a_corrupt_compressed_body_is_an_error_or_null_with_the_reason(how: str)
         lengths = arrow_decoder.decode(data + more, "b", ["body_length", "body_error"]).to_pylist()
         assert [row["body_length"] for row in lengths[:2]] == [4, None]
         assert lengths[1]["body_error"] == rows[1]["body_error"]
-    assert "body_error" not in arrow_decoder.DDL
-    assert "body_length" not in arrow_decoder.DDL
+    assert "body_error" not in record_columns.DDL
+    assert "body_length" not in record_columns.DDL
 
 
 @pytest.mark.parametrize("how", ["", "zlib", "zstd"])

@@ -20,8 +20,8 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offset_ranges, progress, pull_client
 from ariane.spark.read.micro_batches import StreamReader
+from ariane.spark.read.offset_ranges import DataLoss
 from ariane.spark.read.pull_client import BlockingCluster, BrokerResponse, OffsetBounds
-from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import parse
 from ariane.testing.clock import FakeClock
 

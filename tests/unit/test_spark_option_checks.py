@@ -21,8 +21,8 @@ from ariane.spark.read import progress, pull_client
 from ariane.spark.read import source_options as source
 from ariane.spark.read.batch import BatchReader
 from ariane.spark.read.micro_batches import StreamReader
+from ariane.spark.read.offset_ranges import DataLoss
 from ariane.spark.read.pull_client import BlockingCluster, OffsetBounds
-from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import SourceOptions
 from ariane.spark.store import store_options as store
 from ariane.spark.store.commit_log import StoredLog

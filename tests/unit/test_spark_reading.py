@@ -17,9 +17,8 @@ from ariane.model.message import COMPRESSED, MessageQueue
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records import compression, properties, record
 from ariane.spark.read import read_task
-from ariane.spark.read.offset_ranges import OffsetRange
+from ariane.spark.read.offset_ranges import DataLoss, OffsetRange
 from ariane.spark.read.pull_client import BlockingCluster, PulledRecords
-from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import parse
 from ariane.spark.records import bodies
 

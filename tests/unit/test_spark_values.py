@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 
 from ariane.errors import ConfigError, ProtocolError
 from ariane.spark.read import source_options
-from ariane.spark.records import arrow_decoder
+from ariane.spark.records import record_columns
 from ariane.spark.values import avro_bodies, body_options, json_bodies
 from ariane.spark.values.framing import FramingError, read_frame, read_indexes, read_ref
 from ariane.spark.values.protobuf_bodies import ProtobufDecoder
@@ -386,7 +386,7 @@ STORED = pa.record_batch(
 
 
 def columns(schema: StructType = SCHEMA, **options: str) -> Any:
-    return value_columns(body_options.parse({**JSON, **options}, "rocketmq source"), schema, arrow_decoder.COLUMNS)
+    return value_columns(body_options.parse({**JSON, **options}, "rocketmq source"), schema, record_columns.COLUMNS)
 
 
 def test_values_come_with_their_errors():
@@ -416,7 +416,7 @@ def test_a_schema_without_value_decodes_nothing():
 
 def test_text_is_utf_8():
     schema = StructType([StructField("value", StringType()), StructField("value_error", StringType())])
-    requested = value_columns(body_options.parse({"bodyFormat": "text"}, "s"), schema, arrow_decoder.COLUMNS)
+    requested = value_columns(body_options.parse({"bodyFormat": "text"}, "s"), schema, record_columns.COLUMNS)
     stored = pa.record_batch({"body": pa.array(["é".encode(), b"\xff"]), "body_error": pa.nulls(2, pa.string())})
     (batch,) = requested.complete([stored])
     assert [row["value"] for row in batch.to_pylist()] == ["é", None]
@@ -459,7 +459,7 @@ def test_a_schema_may_name_some_fields_of_the_bodies(tmp_path: Path):
         return value_columns(
             options,
             StructType([StructField("value", StructType(list(fields))), SCHEMA["value_error"]]),
-            arrow_decoder.COLUMNS,
+            record_columns.COLUMNS,
         )
 
     some = reader(
@@ -481,7 +481,7 @@ def test_fields_that_the_bodies_lack_are_rejected():
     ):
         requested = StructType([StructField("value", StructType([field])), SCHEMA["value_error"]])
         with pytest.raises(ConfigError, match=reason):
-            value_columns(options, requested, arrow_decoder.COLUMNS)
+            value_columns(options, requested, record_columns.COLUMNS)
 
 
 AVRO = {"bodyFormat": "avro", "bodySchema": "order.avsc"}
@@ -542,7 +542,7 @@ def test_the_options_of_bodies_are_options_of_the_source():
 
 
 def test_without_options_of_bodies_the_columns_stay():
-    assert declared_columns(body_options.parse({"topic": "T"}, "s"), arrow_decoder.DDL) == arrow_decoder.DDL
+    assert declared_columns(body_options.parse({"topic": "T"}, "s"), record_columns.DDL) == record_columns.DDL
 
 
 def test_debezium_columns_are_declared():

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from ariane.spark.availability import require_filters, require_stream_reads, require_stream_writes
 from ariane.spark.read.batch import BatchReader, FilteredReader
 from ariane.spark.read.source_options import parse
-from ariane.spark.records import arrow_decoder
+from ariane.spark.records import record_columns
 from ariane.spark.reporting import hide_traceback, reader_or_error
 from ariane.spark.values import body_options
 from ariane.spark.values.value_columns import ValueColumns, declared_columns, value_columns
@@ -42,7 +42,7 @@ class RocketMQSource(DataSource):
     @hide_traceback
     def schema(self) -> str:
         parse(self.options)  # validated here because Spark requests the schema in load(): mistakes are reported early
-        return declared_columns(body_options.parse(self.options, FORMAT), arrow_decoder.DDL)
+        return declared_columns(body_options.parse(self.options, FORMAT), record_columns.DDL)
 
     @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -65,7 +65,7 @@ class RocketMQSource(DataSource):
         return reader_or_error(reader)
 
     def _columns(self, schema: StructType) -> ValueColumns:
-        return value_columns(body_options.parse(self.options, FORMAT), schema, arrow_decoder.COLUMNS)
+        return value_columns(body_options.parse(self.options, FORMAT), schema, record_columns.COLUMNS)
 
     @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -37,7 +37,7 @@ from ariane.model.topic import (
     TIMER_TOPIC,
 )
 from ariane.pipeline.tables import bucket_columns
-from ariane.spark.records.arrow_decoder import COLUMNS
+from ariane.spark.records.record_columns import COLUMNS
 from ariane.tables import MESSAGES, POSITION_MARKS, RECORD_POSITIONS
 from ariane.tables.declarations.record_positions import BROKER_HASHES, MARK, OFFSETS_PER_BUCKET, RECORD
 

@@ -16,7 +16,7 @@ from ariane.errors import ConfigError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.spark.read import offset_ranges, pull_client, pushdown
 from ariane.spark.read import queue_bounds as queue_ends
-from ariane.spark.read.offset_ranges import Positions
+from ariane.spark.read.offset_ranges import DataLoss, Positions
 from ariane.spark.read.partitions import (
     QueuePartition,
     read_partition,
@@ -25,7 +25,6 @@ from ariane.spark.read.partitions import (
     start_positions,
 )
 from ariane.spark.read.queue_bounds import QueueBounds
-from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import SourceOptions, listed_topics, reject_stream_options, time_for_queue
 from ariane.spark.reporting import hide_traceback, message_only
 from ariane.spark.values.value_columns import ValueColumns

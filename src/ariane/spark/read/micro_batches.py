@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ariane.errors import RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.spark.read import offset_ranges, pull_client, read_task
+from ariane.spark.read import offset_ranges, pull_client
 from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.group_offsets import GroupOffsets
 from ariane.spark.read.offset_ranges import Positions, ReadLimits
@@ -97,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         for loss in offset_ranges.find_losses(start, first, last):
             if self._options.fail_on_data_loss:
-                raise read_task.DataLoss(f"{loss}; set failOnDataLoss to false to resume at {loss.resume}")
+                raise offset_ranges.DataLoss(f"{loss}; set failOnDataLoss to false to resume at {loss.resume}")
             log.warning("%s; resuming at %d", loss, loss.resume)
         self._latest = last
         if self._should_wait(offset_ranges.pending_counts(start, first, last), limit):

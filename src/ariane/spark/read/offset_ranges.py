@@ -14,12 +14,17 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue
 
 Positions = dict[MessageQueue, int]
 
 EARLIEST = -2  # special offsets in options, with the values of rocketmq-spark and Kafka
 LATEST = -1
+
+
+class DataLoss(ArianeError):
+    """Requested entries were deleted. Set failOnDataLoss to false to continue without them."""
 
 
 class OffsetRange(NamedTuple):

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark.read import offset_ranges, pull_client, read_task
+from ariane.spark.read import offset_ranges, pull_client
 from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.offset_ranges import OffsetRange, Positions
 from ariane.spark.read.queue_bounds import QueueBounds
@@ -36,6 +36,9 @@ def read_partition(
         values: Columns to compute from bodies, if any.
     """
     if isinstance(partition, QueuePartition):
+        # Not for planners and the process of a stream, which starts with each query: the decoder's imports take half of its time.
+        from ariane.spark.read import read_task
+
         cluster = pull_client.shared_cluster(options)
         rows = read_task.read_range(cluster, partition.offset_range, options, columns, by_time=partition.by_time)
         yield from rows if values is None else values.complete(rows)

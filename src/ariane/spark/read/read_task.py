@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ariane.errors import ArianeError, ProtocolError
+from ariane.errors import ProtocolError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import ResponseCode
 from ariane.spark.read import offset_ranges, pull_client
-from ariane.spark.read.offset_ranges import OffsetRange
+from ariane.spark.read.offset_ranges import DataLoss, OffsetRange
 from ariane.spark.read.source_options import SourceOptions, time_for_queue
 from ariane.spark.records import arrow_decoder
 
@@ -39,10 +39,6 @@ BATCH_BYTES = 8 * 1024 * 1024
 EQUAL_STEPS_PER_PULL = 4  # responses of the predicted length before one more pull is sent ahead
 PULLS_IN_FLIGHT_MAX = 8  # per task; by default a response has 256 KB at most
 STEP_MARGIN = 7 / 8  # of a response that bytes limit: the next one may contain fewer messages
-
-
-class DataLoss(ArianeError):
-    """Requested entries were deleted. Set failOnDataLoss to false to continue without them."""
 
 
 class RowSelection(NamedTuple):

@@ -38,51 +38,10 @@ from ariane.protocol.records.record import Record
 from ariane.spark.records import bodies, layout, native_columns, row_decoder
 from ariane.spark.records.layout import RecordHeader
 from ariane.spark.records.property_texts import PropertyTexts
-
-_TIME = pa.timestamp("us", tz="UTC")
-
-# column → Arrow type, Spark DDL
-COLUMNS: dict[str, tuple[pa.DataType, str]] = {
-    "topic": (pa.string(), "STRING"),
-    "broker": (pa.string(), "STRING"),
-    "queue_id": (pa.int32(), "INT"),
-    "queue_offset": (pa.int64(), "BIGINT"),
-    "commit_log_offset": (pa.int64(), "BIGINT"),
-    "message_id": (pa.string(), "STRING"),
-    "offset_message_id": (pa.string(), "STRING"),
-    "keys": (pa.string(), "STRING"),
-    "tags": (pa.string(), "STRING"),
-    "properties": (pa.map_(pa.string(), pa.string()), "MAP<STRING, STRING>"),
-    "body": (pa.binary(), "BINARY"),
-    "born_timestamp": (_TIME, "TIMESTAMP"),
-    "store_timestamp": (_TIME, "TIMESTAMP"),
-    "born_host": (pa.string(), "STRING"),
-    "store_host": (pa.string(), "STRING"),
-    "reconsume_times": (pa.int32(), "INT"),
-    "sys_flag": (pa.int32(), "INT"),
-    "flag": (pa.int32(), "INT"),
-    "unique_key": (pa.string(), "STRING"),
-    "store_size": (pa.int32(), "INT"),
-    "delay_level": (pa.int32(), "INT"),
-    "deliver_at": (_TIME, "TIMESTAMP"),
-    "real_topic": (pa.string(), "STRING"),
-    "real_queue_id": (pa.int32(), "INT"),
-    "transaction_state": (pa.string(), "STRING"),
-    "transaction_id": (pa.string(), "STRING"),
-    "prepared_transaction_offset": (pa.int64(), "BIGINT"),
-    "check_times": (pa.int32(), "INT"),
-    "producer_group": (pa.string(), "STRING"),
-    "retry_topic": (pa.string(), "STRING"),
-    "origin_message_id": (pa.string(), "STRING"),
-    bodies.ERROR_COLUMN: (pa.string(), "STRING"),
-    bodies.LENGTH_COLUMN: (pa.int32(), "INT"),
-}
-
-# A body that cannot be expanded is an error unless the schema contains `body_error`: no user gets an unexplained null.
-DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name not in bodies.DERIVED_COLUMNS)
+from ariane.spark.records.record_columns import COLUMNS, DERIVED_COLUMNS, ERROR_COLUMN, LENGTH_COLUMN, TIME
 
 _HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
-_NOT_STORED = ("broker", *bodies.DERIVED_COLUMNS)  # columns that records do not contain
+_NOT_STORED = ("broker", *DERIVED_COLUMNS)  # columns that records do not contain
 HEAP_RETAINED_BYTES = 60 * 1024 * 1024  # glibc's threshold is 64 MiB at most
 
 
@@ -148,7 +107,7 @@ def decode_scan(
             record.decode(data, position)  # raises an error that names the faulty field
             raise ProtocolError(f"inconsistent lengths in the record at {position}")
         if not header.has_ipv6:
-            records = RecordColumns(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
+            records = RecordColumns(data, header, bounds, broker, tolerant=ERROR_COLUMN in columns)
             return records.batch(columns)
     return _decode_rows([record.decode(data, int(position)) for position in starts], broker, columns)
 
@@ -166,11 +125,11 @@ def decode_native(
         ProtocolError: a compressed body is corrupt, and `body_error` is not among the columns.
         BatchTooLarge: the expanded bodies exceed the limit of a batch.
     """
-    header, has_errors = RecordHeader(data, starts), bodies.ERROR_COLUMN in columns
-    if bodies.LENGTH_COLUMN in columns and header.has_ipv6:
+    header, has_errors = RecordHeader(data, starts), ERROR_COLUMN in columns
+    if LENGTH_COLUMN in columns and header.has_ipv6:
         return None
     # Lengths of stored bodies are in the headers.
-    is_expanded = not set(columns).isdisjoint(bodies.DERIVED_COLUMNS) and bodies.has_compressed(header)
+    is_expanded = not set(columns).isdisjoint(DERIVED_COLUMNS) and bodies.has_compressed(header)
     stored = dict.fromkeys([*columns, "body"] if is_expanded else columns)
     types = {name: COLUMNS[name][0] for name in stored if name not in _NOT_STORED}
     decoded = native_columns.decode(data, starts, types, checks_bodies=check_crc)
@@ -180,13 +139,11 @@ def decode_native(
     if "broker" in columns:
         arrays["broker"] = pa.repeat(pa.scalar(broker, pa.string()), len(starts))
     if "body" in arrays and decoded.has_compressed:
-        arrays["body"], arrays[bodies.ERROR_COLUMN] = bodies.expand_bodies(arrays["body"], header, tolerant=has_errors)
+        arrays["body"], arrays[ERROR_COLUMN] = bodies.expand_bodies(arrays["body"], header, tolerant=has_errors)
     elif has_errors:
-        arrays[bodies.ERROR_COLUMN] = pa.nulls(len(starts), pa.string())
-    if bodies.LENGTH_COLUMN in columns:
-        arrays[bodies.LENGTH_COLUMN] = (
-            pc.binary_length(arrays["body"]) if is_expanded else pa.array(header["body_size"])
-        )
+        arrays[ERROR_COLUMN] = pa.nulls(len(starts), pa.string())
+    if LENGTH_COLUMN in columns:
+        arrays[LENGTH_COLUMN] = pc.binary_length(arrays["body"]) if is_expanded else pa.array(header["body_size"])
     return pa.record_batch([arrays[name] for name in columns], schema=_schema(columns)), decoded.faults
 
 
@@ -323,7 +280,7 @@ def _deliver_at(records: RecordColumns) -> pa.Array:
     texts_by_name = {name: records.properties.values(name) for name in row_decoder.DELIVERY_PROPERTIES}
     rows = {name: texts.to_pylist() for name, texts in texts_by_name.items() if texts.null_count < len(texts)}
     if not rows:
-        return pa.nulls(len(records), _TIME)
+        return pa.nulls(len(records), TIME)
     stored = records.header["store_ms"].tolist()
     return row_decoder.timestamps(
         [
@@ -383,8 +340,8 @@ DECODERS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "producer_group": _property(PGROUP),
     "retry_topic": _property(RETRY_TOPIC),
     "origin_message_id": _property(ORIGIN_MESSAGE_ID),
-    bodies.ERROR_COLUMN: lambda records: records.bodies[1],
-    bodies.LENGTH_COLUMN: lambda records: (
+    ERROR_COLUMN: lambda records: records.bodies[1],
+    LENGTH_COLUMN: lambda records: (
         pc.binary_length(records.bodies[0])
         if bodies.has_compressed(records.header)
         else pa.array(records.header["body_size"])
@@ -409,8 +366,8 @@ def _to_strings(packed: pa.Array, header: RecordHeader) -> pa.Array:
 def _timestamps(ms: Any) -> pa.Array:
     unsayable = np.abs(ms.astype(np.float64)) >= row_decoder.MS_MAX
     if not unsayable.any():
-        return pa.array(ms * 1000).view(_TIME)
-    return pa.array(np.where(unsayable, 0, ms) * 1000, pa.int64(), mask=unsayable).cast(_TIME)
+        return pa.array(ms * 1000).view(TIME)
+    return pa.array(np.where(unsayable, 0, ms) * 1000, pa.int64(), mask=unsayable).cast(TIME)
 
 
 def _hosts(packed: Any) -> pa.Array:

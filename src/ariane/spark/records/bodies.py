@@ -11,10 +11,8 @@ from ariane.errors import ArianeError, ProtocolError
 from ariane.model.message import COMPRESSED
 from ariane.protocol.records import compression
 from ariane.spark.records.layout import RecordHeader
+from ariane.spark.records.record_columns import ERROR_COLUMN
 
-ERROR_COLUMN = "body_error"
-LENGTH_COLUMN = "body_length"  # of the expanded body
-DERIVED_COLUMNS = (ERROR_COLUMN, LENGTH_COLUMN)  # only if a schema contains them
 EXPANDED_BYTES_MAX = (
     compression.DECOMPRESSED_MAX
 )  # total size of the expanded bodies of a batch; a single body always fits

@@ -31,7 +31,7 @@ from ariane.model.message import (
 from ariane.model.topic import HALF_TOPIC
 from ariane.protocol.records import compression
 from ariane.protocol.records.record import Record
-from ariane.spark.records import bodies
+from ariane.spark.records import bodies, record_columns
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -67,10 +67,10 @@ def decode_columns(records: list[Record], broker: str | None, kinds: Mapping[str
     for name, kind in kinds.items():
         if name == "broker":
             decoded.append(pa.array([broker] * len(records), kind))
-        elif name in ("body", *bodies.DERIVED_COLUMNS):
-            bodies_and_errors = _bodies(records, tolerant=bodies.ERROR_COLUMN in kinds)
-            values: list[Any] = [pair[name == bodies.ERROR_COLUMN] for pair in bodies_and_errors]
-            if name == bodies.LENGTH_COLUMN:
+        elif name in ("body", *record_columns.DERIVED_COLUMNS):
+            bodies_and_errors = _bodies(records, tolerant=record_columns.ERROR_COLUMN in kinds)
+            values: list[Any] = [pair[name == record_columns.ERROR_COLUMN] for pair in bodies_and_errors]
+            if name == record_columns.LENGTH_COLUMN:
                 values = [None if body is None else len(body) for body in values]
             decoded.append(pa.array(values, kind))
         elif kind == _TIME:

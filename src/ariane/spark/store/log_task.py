@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ariane.errors import ProtocolError, StoreError
 from ariane.kernels.scanned_record import parse_record
 from ariane.model.message import TRANSACTION_ROLLBACK
-from ariane.spark.records import arrow_decoder, bodies
+from ariane.spark.records import arrow_decoder, bodies, record_columns
 from ariane.spark.store import commit_log
 from ariane.spark.store.commit_log import LogDamage, RecordRun, StoredLog
 from ariane.spark.store.store_options import StoreOptions
@@ -46,7 +46,7 @@ STORE_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "damage": (pa.string(), "STRING"),
 }
 COLUMNS = {
-    name: kind for name, kind in arrow_decoder.COLUMNS.items() if name not in bodies.DERIVED_COLUMNS
+    name: kind for name, kind in record_columns.COLUMNS.items() if name not in record_columns.DERIVED_COLUMNS
 } | STORE_COLUMNS
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
 
@@ -129,7 +129,7 @@ class _RowBuilder:
         # Columns that the decoder of records provides; the others are computed from positions.
         self._decoded = [name for name in columns if name not in STORE_COLUMNS]
         if "body" in columns:
-            self._decoded.append(bodies.ERROR_COLUMN)
+            self._decoded.append(record_columns.ERROR_COLUMN)
         # Types of the batches: Spark compares them with the declared ones.
         self._schema = pa.schema([(name, COLUMNS[name][0]) for name in columns])
 
@@ -184,7 +184,7 @@ class _RowBuilder:
     def _batch(self, run: RecordRun) -> pa.RecordBatch:
         decoded, wrong = self._decode_native(run) or self._decode(run)
         arrays = dict(zip(self._decoded, decoded.columns, strict=True))
-        damage = arrays.pop(bodies.ERROR_COLUMN, None)
+        damage = arrays.pop(record_columns.ERROR_COLUMN, None)
         if wrong:
             texts: list[str | None] = [None] * len(run.starts) if damage is None else damage.to_pylist()
             for index, reason in wrong.items():

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from ariane.errors import ConfigError, ProtocolError
-from ariane.spark.records.bodies import ERROR_COLUMN
+from ariane.spark.records.record_columns import ERROR_COLUMN
 from ariane.spark.records.schema import requested_columns
 from ariane.spark.values import json_bodies
 from ariane.spark.values.body_options import SUBJECT, BodyOptions, read_file
