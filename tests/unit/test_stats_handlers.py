@@ -14,6 +14,7 @@ from ariane.broker.handlers.admin.statistics import StatisticsHandler
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_members import GroupMembers
 from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.pop_table import PopTable, QueueKey
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
@@ -26,7 +27,14 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.routing import TopicTable
-from ariane.protocol.requests.stats import ConsumeStats, ConsumeStatsList, GroupOffset, TopicOffset, TopicStats
+from ariane.protocol.requests.stats import (
+    ConsumeStats,
+    ConsumeStatsList,
+    GroupOffset,
+    TopicOffset,
+    TopicStats,
+    by_queue,
+)
 from ariane.store.message_store import MessageStore
 
 QUEUES = 3000
@@ -60,12 +68,17 @@ def statistics_handler() -> StatisticsHandler:
     topic = TopicConfig(topic_name="T", read_queue_nums=QUEUES, write_queue_nums=QUEUES)
     offsets = ConsumerOffsets()
     offsets.commit("G", "T", 0, 4)
+    pop = PopTable()
+    pop.open(QueueKey("Popping", "T", 0), 4).take((4, 5, 6), 0, 60_000)
+    pop.get(QueueKey("Popping", "T", 0)).drop((5,))  # type: ignore[union-attr]
+    offsets.commit("Popping", "T", 0, 4)
     return StatisticsHandler(
         config=config,
         addr="h:1",
         topics=TopicRegistry(TopicTable(topic_config_table={"T": topic}), config, now_ms=lambda: 0),
         groups=group_registry(),
         members=GroupMembers(),
+        pop=pop,
         offsets=offsets,
         store=cast(MessageStore, TenMessagesPerQueue()),
         stats=cast(BrokerStats, NoStatistics()),
@@ -139,3 +152,16 @@ def test_replies_are_encoded_as_java_encodes_them() -> None:
     listed = tuple({name: [stats] if name == "G" else []} for name in groups)
     complete = ConsumeStatsList("h:1", listed, 10 * QUEUES - 4)
     assert body(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}) == fastjson.write(complete)
+
+
+def test_messages_that_were_delivered_by_pop_and_not_acknowledged_are_counted() -> None:
+    (reply,), _ = request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "Popping", "topic": "T"})
+    assert isinstance(reply.body, bytes)
+    first, second, *_ = by_queue(fastjson.decode(reply.body, ConsumeStats).offset_table).values()
+    assert (first.consumer_offset, first.pull_offset, first.in_flight) == (4, 7, 2)
+    assert (second.pull_offset, second.in_flight) == (None, None)  # nothing was taken by POP
+    java = fastjson.decode(
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"consumerOffset":4,"pullOffset":7}}}',
+        ConsumeStats,
+    )
+    assert [offset.in_flight for offset in java.offset_table.values()] == [3]

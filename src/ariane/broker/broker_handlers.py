@@ -234,6 +234,7 @@ class BrokerHandlers:
             topics=state.topics,
             groups=state.groups,
             members=services.clients.members,
+            pop=state.pop,
             offsets=state.offsets,
             store=store,
             stats=stats,

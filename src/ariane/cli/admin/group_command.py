@@ -110,7 +110,8 @@ def lag(
 ) -> None:
     """Print the lag of a consumer group queue by queue, live from the brokers.
 
-    OLDEST is the age of the first message that is not consumed. Exit status: 1 if a broker did not respond.
+    OLDEST is the age of the first message that is not consumed. Of a group that consumes by POP, as clients of RocketMQ 5 do,
+    IN FLIGHT is the part of LAG that was delivered and is not acknowledged. Exit status: 1 if a broker did not respond.
     """
     for _ in rounds(watch):
         unavailable = _print_lag(session, group, topic, clears=watch is not None)
@@ -151,6 +152,7 @@ def _lag_text(
     tps = UNKNOWN if found.consume_tps is None else f"{found.consume_tps:.2f}"
     count = UNKNOWN if clients is None else str(clients)
     title = f"GROUP {found.group} · {count} client{'' if clients == 1 else 's'} · {tps} messages/s"
+    has_pop = found.in_flight is not None
     rows = tuple(
         (
             queue.topic,
@@ -159,18 +161,22 @@ def _lag_text(
             queue.consumer_offset,
             queue.broker_offset,
             queue.lag,
+            *((queue.in_flight,) if has_pop else ()),
             _age(ages.by_queue[queue.queue]) if queue.queue in ages.by_queue else "-",
             owners.get(queue.queue, "-").split("#")[0],
         )
         for queue in found.queues
     )
-    names = ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "OLDEST", "CLIENT")
+    in_flight = ("IN FLIGHT",) if has_pop else ()
+    names = ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", *in_flight, "OLDEST", "CLIENT")
     unknown = sum(queue.lag is None for queue in found.queues)
     total = f"Total lag: {found.lag.minimum or 0:,}"
     if unknown or not found.is_complete:
         parts = [f"{unknown} of {len(found.queues)} queues unknown"] if unknown else []
         parts += ["" if found.is_complete else "brokers did not respond"]
         total += f" ({', '.join(filter(None, parts))})"
+    if has_pop:
+        total += f", in flight: {found.in_flight:,}"
     return title, table(names, rows), total
 
 

@@ -38,7 +38,8 @@ class QueueLag(NamedTuple):
     """One queue of a group.
 
     `consumer_offset` and `lag` are None if the group has committed no offset and would not start at 0. `consumed_ms` is the
-    store time of the last consumed message; None without one, or if it was deleted.
+    store time of the last consumed message; None without one, or if it was deleted. `in_flight`: messages that were delivered
+    by POP and not acknowledged; None of queues that are pulled.
     """
 
     topic: str  # the group's retry topic is one of its topics, too
@@ -47,6 +48,12 @@ class QueueLag(NamedTuple):
     broker_offset: int  # offset after the last message of the queue
     consumer_offset: int | None
     consumed_ms: int | None
+    in_flight: int | None = None
+
+    @property
+    def ready(self) -> int | None:
+        """Messages that can be delivered; None if unknown."""
+        return None if self.lag is None or self.in_flight is None else max(0, self.lag - self.in_flight)
 
     @property
     def lag(self) -> int | None:
@@ -81,6 +88,12 @@ class GroupLag(NamedTuple):
     def total(self) -> int | None:
         """Messages not consumed yet; None if a broker or queue is unknown, or no broker has the group."""
         return self.lag.total
+
+    @property
+    def in_flight(self) -> int | None:
+        """Messages that were delivered by POP and not acknowledged; None if no queue is consumed by POP."""
+        counts = [queue.in_flight for queue in self.queues if queue.in_flight is not None]
+        return sum(counts) if counts else None
 
     @property
     def lag(self) -> LagSum:
@@ -233,7 +246,7 @@ class GroupLagOperations(ClusterConnection):
 
         offsets = await asyncio.gather(*(committed(queue, offset) for queue, offset in queues.items()))
         return [
-            QueueLag(*_names(queue), entry.broker_offset, offset, _time(entry.last_timestamp))
+            QueueLag(*_names(queue), entry.broker_offset, offset, _time(entry.last_timestamp), entry.in_flight)
             for (queue, entry), offset in zip(queues.items(), offsets, strict=True)
         ]
 

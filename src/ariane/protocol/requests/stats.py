@@ -51,6 +51,15 @@ class GroupOffset(msgspec.Struct, frozen=True, rename="camel"):
     broker_offset: int = 0
     consumer_offset: int = 0
     last_timestamp: int = 0
+    pull_offset: int | None = None  # of 5.x: offset of the next message to deliver; ours only with POP
+    inflight: int | None = None  # ours, with POP: messages that were delivered and not acknowledged
+
+    @property
+    def in_flight(self) -> int | None:
+        """Messages that were delivered and not acknowledged; of 5.x brokers an upper bound. None if it is not reported."""
+        if self.inflight is not None or self.pull_offset is None:
+            return self.inflight
+        return max(0, self.pull_offset - self.consumer_offset)
 
 
 class ConsumeStats(msgspec.Struct, frozen=True, rename="camel"):

@@ -17,6 +17,7 @@ from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_members import GroupMembers
 from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.pop_table import PopTable, QueueKey
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, StatsSnapshot
@@ -60,6 +61,7 @@ class StatisticsHandler:
     topics: TopicRegistry
     groups: GroupRegistry  # all groups, also those without offsets
     members: GroupMembers  # connected groups: their subscriptions limit the topics of a reply
+    pop: PopTable  # messages of POP groups that are not acknowledged
     offsets: ConsumerOffsets  # a lag is the max offset minus the committed one
     store: MessageStore  # bounds of queues, store times
     stats: BrokerStats  # rates of the last minute, hour and day
@@ -181,7 +183,10 @@ class StatisticsHandler:
         for queue_id in range(queues):
             consumed = max(0, self.offsets.get(group, topic, queue_id) or 0)
             time_ms = (store.store_time(topic, queue_id, consumed - 1) or 0) if consumed else 0
-            yield self._queue(topic, queue_id), GroupOffset(store.max_offset(topic, queue_id), consumed, time_ms)
+            popped = self.pop.get(QueueKey(group, topic, queue_id))
+            in_flight = (None, None) if popped is None else (popped.next, len(popped.taken))
+            last = store.max_offset(topic, queue_id)
+            yield self._queue(topic, queue_id), GroupOffset(last, consumed, time_ms, *in_flight)
 
     def _tps(self, group: str, topic: str) -> float:
         snapshot = self.stats.snapshot("GROUP_GET_NUMS", f"{topic}@{group}", MINUTE)

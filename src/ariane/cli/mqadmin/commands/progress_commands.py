@@ -58,34 +58,40 @@ async def consumer_progress(admin: Admin, options: Options) -> AsyncIterator[Out
             states = await admin.consumer_states(group, connections)
             owners = queue_owners(states.states)
             unavailable = tuple(dict.fromkeys((*unavailable, *states.unavailable)))
-    rows = [_progress_header(options.showClientIP)]
+    has_pop = lag.in_flight is not None
+    rows = [_progress_header(options.showClientIP, with_in_flight=has_pop)]
     for queue in lag.queues:
         client_ip = owners.get(queue.queue, "N/A").split("@")[0]
-        rows.append(_progress_row(queue, client_ip if options.showClientIP else None))
+        rows.append(_progress_row(queue, client_ip if options.showClientIP else None, with_in_flight=has_pop))
     tps = UNKNOWN if lag.consume_tps is None else f"{lag.consume_tps:.2f}"
     rows += ["", f"Consume TPS: {tps}", f"Diff Total: {number(lag.total)}"]
+    if has_pop:
+        rows.append(f"Inflight Total: {number(lag.in_flight)}")
     yield Output(lines(rows), lag_data(lag, owners), unavailable)
 
 
-def _progress_header(with_client: bool) -> str:
+def _progress_header(with_client: bool, *, with_in_flight: bool) -> str:
+    """Return the header. 5.x always has the column of messages in flight."""
     client = f"{'#Client IP':<20} " if with_client else ""
+    in_flight = f"{'#Inflight':<20}  " if with_in_flight else ""
     return (
         f"{'#Topic':<64}  {'#Broker Name':<32}  {'#QID':<4}  {'#Broker Offset':<20}  {'#Consumer Offset':<20}  "
-        f"{client}{'#Diff':<20}  #LastTime"
+        f"{client}{'#Diff':<20}  {in_flight}#LastTime"
     )
 
 
-def _progress_row(queue: QueueLag, client_ip: str | None) -> str:
+def _progress_row(queue: QueueLag, client_ip: str | None, *, with_in_flight: bool) -> str:
     client = "" if client_ip is None else f"{client_ip:<20} "
+    in_flight = f"{number(queue.in_flight):<20}  " if with_in_flight else ""
     return (
         f"{queue.topic[:WIDTH]:<64}  {queue.broker[:BROKER_WIDTH]:<32}  {queue.queue_id:<4}  {queue.broker_offset:<20}  "
-        f"{number(queue.consumer_offset):<20}  {client}{number(queue.lag):<20}  {time_s(queue.consumed_ms)}"
+        f"{number(queue.consumer_offset):<20}  {client}{number(queue.lag):<20}  {in_flight}{time_s(queue.consumed_ms)}"
     )
 
 
 def queue_data(queue: QueueLag) -> dict[str, Any]:
     """Return a queue of a group as a JSON value."""
-    return {**queue._asdict(), "lag": queue.lag}
+    return {**queue._asdict(), "lag": queue.lag, "ready": queue.ready}
 
 
 def lag_data(lag: GroupLag, owners: dict[MessageQueue, str]) -> dict[str, Any]:
@@ -94,6 +100,7 @@ def lag_data(lag: GroupLag, owners: dict[MessageQueue, str]) -> dict[str, Any]:
         "group": lag.group,
         "lag": lag.total,
         "lagAtLeast": lag.lag.minimum,
+        "inFlight": lag.in_flight,
         "consumeTps": lag.consume_tps,
         "queues": [
             {
@@ -103,6 +110,8 @@ def lag_data(lag: GroupLag, owners: dict[MessageQueue, str]) -> dict[str, Any]:
                 "brokerOffset": queue.broker_offset,
                 "consumerOffset": queue.consumer_offset,
                 "lag": queue.lag,
+                "inFlight": queue.in_flight,
+                "ready": queue.ready,
                 "consumedMs": queue.consumed_ms,
                 "clientId": owners.get(queue.queue),
             }

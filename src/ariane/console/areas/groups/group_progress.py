@@ -42,6 +42,8 @@ class QueueProgressRow(View):
     """Offset at which the group continues; null: it has committed none."""
     lag: int | None
     """Messages not consumed yet; null: unknown, because no offset is committed."""
+    in_flight: int | None
+    """Of these, messages that were delivered by POP (clients of RocketMQ 5) and not acknowledged; null: the queue is pulled."""
     consumed_ms: int | None
     """Store time of the last consumed message; null without one, or if it was deleted."""
     oldest_age_ms: int | None
@@ -102,6 +104,8 @@ class GroupProgressView(PartialView):
     """Messages not consumed yet; null if a queue or a broker is unknown."""
     known_lag: int
     """Sum of the known lags: a lower bound of `lag`."""
+    in_flight: int | None
+    """Messages that were delivered by POP (clients of RocketMQ 5) and not acknowledged; null: no queue is consumed by POP."""
     oldest_age_ms: int | None
     """Age of the oldest message that is not consumed; null without a lag, or if unknown."""
     clients: int | None
@@ -122,7 +126,7 @@ class GroupProgressView(PartialView):
 
 
 SORT_KEYS = sort_keys(
-    "broker_offset", "committed_offset", "lag", "owner", consumed="consumed_ms", age="oldest_age_ms",
+    "broker_offset", "committed_offset", "lag", "in_flight", "owner", consumed="consumed_ms", age="oldest_age_ms",
     queue=lambda row: (row.topic, row.broker, row.queue_id),
 )  # fmt: skip
 
@@ -168,6 +172,7 @@ async def group_progress(services: ConsoleServices, group: str, query: ProgressQ
         tps=lag.consume_tps,
         lag=lag.total,
         known_lag=lag.lag.minimum or 0,
+        in_flight=lag.in_flight,
         oldest_age_ms=max((row.oldest_age_ms for row in rows if row.oldest_age_ms is not None), default=None),
         clients=0 if connections is None else connections.clients,
         is_broadcasting=connections is not None and connections.is_broadcasting,
