@@ -120,7 +120,7 @@ class BrokerSet:
         except Exception:
             return {}
 
-    async def master(self, *, limit_s: float = 60, other_than: str = "") -> str:
+    async def master(self, *, limit_s: float = 120, other_than: str = "") -> str:
         """Wait for a master, and return its name."""
         async with asyncio.timeout(limit_s):
             while True:
@@ -131,7 +131,7 @@ class BrokerSet:
                         return name
                 await asyncio.sleep(0.1)
 
-    async def complete(self, count: int, *, limit_s: float = 60) -> str:
+    async def complete(self, count: int, *, limit_s: float = 120) -> str:
         """Wait for a master whose in-sync set has `count` members, and return its name."""
         async with asyncio.timeout(limit_s):
             while True:

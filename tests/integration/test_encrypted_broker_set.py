@@ -44,7 +44,7 @@ def test_a_set_that_encrypts_every_connection_fails_over(tmp_path: Path) -> None
 
     async def work() -> None:
         async with (
-            asyncio.timeout(150),
+            asyncio.timeout(300),
             broker_set(
                 tmp_path / "set", etcd.urls, name_server_settings=name_server, tls=trust, minInSyncReplicas=2, **broker
             ) as (brokers, namesrv),
