@@ -183,17 +183,38 @@ def test_java_consumers_at_limits_of_groups(tmp_path: Path) -> None:
         assert servers.exceeded() == {"serverGroupsMax", "addressGroupsPerHour"}
 
 
+def test_java_orderly_consumers_at_limits_of_requests(tmp_path: Path) -> None:
+    """Locks of queues are refused; the consumer repeats them, and receives everything once they are granted."""
+    if reason := java.V4.available():
+        pytest.skip(f"Java peers: {reason}")
+    with LocalCluster(tmp_path) as cluster:
+        servers = Servers(cluster.namesrv, cluster.broker.addr)
+        sent = servers.produce("T", 8)
+        servers.limit(addressRequestsPerSecond=1)
+        arguments = [servers.namesrv, "T", "G", "*", "8", str(PATIENCE_S), "orderly"]
+        with java.start("ariane.peers.Consume", arguments, home=tmp_path) as consumer:
+            refusal = "lockBatchMQ exception", "CODE: 2  DESC: [QUOTA]addressRequestsPerSecond: address 127.0.0.1 has "
+            wait_for_log(tmp_path / CLIENT_LOG, consumer, *refusal)
+            servers.limit(addressRequestsPerSecond=0)
+            received = {item["msgId"] for item in consumer.events(time.monotonic() + PATIENCE_S)}
+        assert received == {item["msgId"] for item in java.events(sent)}
+
+
 def wait_for_refused_heartbeat(
     log: Path,
     consumer: java.JavaProgram,
     remark: str = "serverSubscriptionsMax: this server has 0 subscriptions, 1 are allowed",
 ) -> None:
     """Wait until the client has logged the refusal. Its application sees no error."""
-    refusal = f"CODE: 1  DESC: [QUOTA]{remark}"
+    wait_for_log(log, consumer, f"CODE: 1  DESC: [QUOTA]{remark}")
+
+
+def wait_for_log(log: Path, consumer: java.JavaProgram, *texts: str) -> None:
+    """Wait until the client has logged all texts."""
     deadline = time.monotonic() + PATIENCE_S
-    while not (log.exists() and refusal in log.read_text()):
+    while not (log.exists() and all(text in log.read_text() for text in texts)):
         assert consumer.process.poll() is None
-        assert time.monotonic() < deadline, f"the heartbeat is not refused in {log}"
+        assert time.monotonic() < deadline, f"not in {log}: {texts}"
         time.sleep(0.1)
 
 
