@@ -35,7 +35,7 @@ from ariane.console.app import create_app
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ArianeError
-from ariane.metrics.broker_source import BrokerSource
+from ariane.metrics.broker.broker_source import BrokerSource
 from ariane.metrics.serving import exposition
 from ariane.model import ids
 from ariane.protocol.codes import RequestCode

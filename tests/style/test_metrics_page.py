@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ariane.metrics.broker_metrics import BROKER_METRICS
+from ariane.metrics.broker.broker_metrics import BROKER_METRICS
+from ariane.metrics.broker.opentelemetry_names import OPENTELEMETRY_METRICS
 from ariane.metrics.cluster_metrics import EXPORTER_METRICS
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS
 from ariane.metrics.exporter import POLL_METRICS
@@ -39,6 +40,7 @@ TABLES: dict[str, MetricTable] = {
     "runtime": part(RUNTIME),
     "exporter": {**PORTS["exporter"], **POLL_METRICS},
     "broker": BROKER_METRICS,
+    "opentelemetry": OPENTELEMETRY_METRICS,
     "nameserver": NAME_SERVER_METRICS,
     "pipeline": {**PORTS["pipeline"], **PIPELINE_METRICS},
     "collector": {**PORTS["collector"], **COLLECTOR_METRICS},
@@ -52,7 +54,15 @@ def test_the_tables_are_generated_from_the_declarations() -> None:
 
 def test_every_metric_is_in_one_table() -> None:
     listed = re.findall(r"^\| `(\w+)` \| (?:gauge|counter|histogram) \|", PAGE.read_text(encoding="utf-8"), re.M)
-    others = (*PORTS.values(), POLL_METRICS, BROKER_METRICS, NAME_SERVER_METRICS, PIPELINE_METRICS, COLLECTOR_METRICS)
+    others = (
+        *PORTS.values(),
+        POLL_METRICS,
+        BROKER_METRICS,
+        OPENTELEMETRY_METRICS,
+        NAME_SERVER_METRICS,
+        PIPELINE_METRICS,
+        COLLECTOR_METRICS,
+    )
     declared = [metric.name for table in (EXPORTER_METRICS, *others) for metric in table]
     assert sorted(listed) == sorted(declared)
     assert len(set(declared)) == len(declared)

@@ -18,8 +18,8 @@ from ariane.audit.server_audit_log import AuditState
 from ariane.cli.servers.collect_command import _metrics_state
 from ariane.cli.servers.process.public_http import HttpPort, serve_metrics
 from ariane.errors import ConfigError
-from ariane.metrics.broker_metrics import BROKER_METRICS
-from ariane.metrics.broker_source import failover_state
+from ariane.metrics.broker.broker_metrics import BROKER_METRICS
+from ariane.metrics.broker.broker_source import failover_state
 from ariane.metrics.client_collector import ClientCollector
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS, CollectorSource
 from ariane.metrics.families import Family, MetricTable, read

@@ -50,7 +50,7 @@ class _CurrentRole:
 
     async def families(self, timeout_s: float | None) -> Iterable[Family]:
         """Return the families of a scrape. [MetricsSource]"""
-        from ariane.metrics.broker_source import BrokerSource
+        from ariane.metrics.broker.broker_source import BrokerSource
 
         services = self._broker.services
         if self._source is None or services is not self._services:

@@ -17,7 +17,8 @@ from ariane.broker.stats.store_stats import FINE_BOUNDS_MS
 from ariane.cluster.lag import queue_lag
 from ariane.cluster.servers.statistics_requests import split_pairs
 from ariane.metrics import families
-from ariane.metrics.broker_metrics import BROKER_METRICS, BrokerInternals, FailoverState
+from ariane.metrics.broker.broker_metrics import BROKER_METRICS, BrokerInternals, FailoverState
+from ariane.metrics.broker.opentelemetry_names import OPENTELEMETRY_METRICS, BrokerTotals, CountedClient
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import Family
 from ariane.metrics.polling.pauses import Pauses
@@ -37,6 +38,7 @@ from ariane.metrics.polling.scraped_cluster import (
 )
 from ariane.model.topic import TopicConfig
 from ariane.net.limits.quotas import LimitState, ResourceName
+from ariane.protocol.records import record
 
 STATISTICS = frozenset(
     (
@@ -70,7 +72,11 @@ class BrokerSource:
         progress = await compute_progress([state], groups, pauses)
         ages_ms.update(await self._ages(progress, pauses))
         snapshot = ScrapedCluster(brokers=(state,), groups=groups, progress=progress)
-        return families.read(CLUSTER_METRICS, snapshot) + families.read(BROKER_METRICS, self._internals(state))
+        return [
+            *families.read(CLUSTER_METRICS, snapshot),
+            *families.read(BROKER_METRICS, self._internals(state)),
+            *families.read(OPENTELEMETRY_METRICS, await self._totals(snapshot, pauses)),
+        ]
 
     async def _groups(self, pauses: Pauses) -> dict[str, GroupState]:
         """Return the state of all groups that are online or have offsets."""
@@ -172,6 +178,47 @@ class BrokerSource:
             oldest = stored_ms if oldest is None else min(oldest, stored_ms)
         return oldest
 
+    async def _totals(self, snapshot: ScrapedCluster, pauses: Pauses) -> BrokerTotals:
+        services, store, (state,) = self._services, self._services.store, snapshot.brokers
+        config, members = services.settings.current, services.clients.members
+        clients = [
+            CountedClient(group, member.language or "other", member.version, "")
+            for group, producers in members.producers.items()
+            for member in producers.values()
+        ]
+        clients += [
+            CountedClient(name, member.language or "other", member.version, str(group.consume_type))
+            for name, group in members.consumers.items()
+            for member in group.members.values()
+        ]
+        await pauses.add(len(clients))
+        in_flight = {}
+        for progress in snapshot.progress:
+            queues = services.state.pop.queues_of(progress.group, progress.topic)
+            in_flight[progress.topic, progress.group] = sum(len(queue.taken) for queue in queues)
+            await pauses.add(1)
+        oldest = store.read_record(store.commit_log_min) if store.commit_log_max > store.commit_log_min else None
+        return BrokerTotals(
+            node=(config.broker_cluster_name, "broker", config.broker_name),
+            permission=config.broker_permission,
+            topics=state.topic_configs,
+            groups=len(services.state.groups),
+            clients=tuple(clients),
+            received=self._counted("TOPIC_PUT_NUMS"),
+            delivered=split_topic_and_group(self._counted("GROUP_GET_NUMS")),
+            progress=snapshot.progress,
+            ages_ms=state.ages_ms,
+            in_flight=in_flight,
+            log_bytes=store.commit_log_max - store.commit_log_min,
+            unflushed_bytes=store.commit_log_max - store.flushed,
+            undispatched_bytes=store.commit_log_max - store.dispatched,
+            reserve_ms=None if oldest is None else max(0, services.clock.now_ms() - record.decode(oldest).store_ms),
+        )
+
+    def _counted(self, name: str) -> dict[str, tuple[int, int]]:
+        """Return messages and bytes of a statistic since the start of the broker, by its key."""
+        return {key: (item.count, item.size) for key, item in self._services.stats.views[name].items}
+
     def _limits(self) -> tuple[LimitState, ...]:
         state = self._services.state
         used: Mapping[ResourceName, int] = {
@@ -208,6 +255,12 @@ class BrokerSource:
             trace_records=services.traces.counts(),
             uncounted_events=services.stats.overflow_count(),
         )
+
+
+def split_topic_and_group(counted: Mapping[str, tuple[int, int]]) -> dict[Pair, tuple[int, int]]:
+    """Return the counts of keys `topic@group`."""
+    pairs = ((key.partition("@"), counts) for key, counts in counted.items())
+    return {(topic, group): counts for (topic, _, group), counts in pairs}
 
 
 def failover_state(runtime: Mapping[str, str]) -> FailoverState | None:
