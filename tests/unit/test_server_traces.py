@@ -26,7 +26,7 @@ from ariane.proxy.traces.message_traces import DeliveryKey, MessageTraces, Trace
 from ariane.proxy.traces.trace_writer import TraceMessage, TraceWriter
 from ariane.testing.clock import EPOCH_MS, FakeClock
 
-CLIENT, OTHER = make_peer(1, ("192.0.2.1", 5000)), make_peer(2, ("192.0.2.2", 5000))
+CLIENT, OTHER = make_peer(1, ("192.0.2.1", 5000)), make_peer(2, ("192.0.2.1", 5001))  # of one machine
 KEY = DeliveryKey("G", "T", 1, 3)
 MINUTE_MS = 60_000
 

@@ -64,7 +64,7 @@ class TraceWriter:
         """Number of records for which there was no room, or that could not be stored before the server stopped."""
         self._store = store
         self._clock = clock
-        self._pending: dict[str, _Pending] = {}  # by IP address
+        self._pending: dict[bytes, _Pending] = {}  # by address
         self._count = 0  # of pending records
         self._warned_s = -WARNING_INTERVAL_S  # monotonic time of the last warning
 
@@ -73,15 +73,15 @@ class TraceWriter:
         if self._count >= PENDING_MAX:
             self._drop(1, "there was no room for them")
             return
-        pending = self._pending.get(client.ip)
+        pending = self._pending.get(client.packed)
         if pending is None:
-            pending = self._pending[client.ip] = _Pending(client)
+            pending = self._pending[client.packed] = _Pending(client)
         pending.entries.append(TraceEntry(trace_codec.encode(event).encode(), keys_text(event), 1))
         self._count += 1
 
     async def flush(self) -> None:
         """Write what is pending. Records that cannot be stored stay pending."""
-        for ip, pending in list(self._pending.items()):
+        for address, pending in list(self._pending.items()):
             while pending.entries:
                 batch = next_batch(pending.entries, BODY_MAX, KEYS_MAX)
                 try:
@@ -93,7 +93,7 @@ class TraceWriter:
                     pending.entries.popleft()
                 self._count -= batch.records
                 self.written += batch.records
-            del self._pending[ip]
+            del self._pending[address]
 
     async def close(self) -> None:
         """Write what is pending at last."""
