@@ -5,7 +5,7 @@ A change is recorded before it is made: what was answered survives the death of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -51,11 +51,15 @@ class PopTable:
 
     def __init__(self, document: PopDocument | None = None) -> None:
         self._queues: dict[tuple[str, str], dict[int, PopQueue]] = {}  # by group and topic, and by queue id
+        # The same in the last document, of groups without unacknowledged messages, until they change: thousands of groups
+        # that take nothing must not delay others at each save.
+        self._entries: dict[tuple[str, str], dict[int, PopQueueEntry]] = {}
         self.replace(document or PopDocument())
 
     def replace(self, document: PopDocument) -> None:
         """Replace everything by a document."""
         self._queues.clear()
+        self._entries.clear()
         for group, topics in document.groups.items():
             for topic, queues in topics.items():
                 for queue_id, entry in queues.items():
@@ -72,6 +76,7 @@ class PopTable:
 
     def open(self, key: QueueKey, first: int) -> PopQueue:
         """Return a new state of a queue that begins at an offset, in place of the former one."""
+        self._entries.pop(key[:2], None)
         queue = self._queues.setdefault(key[:2], {})[key.queue_id] = PopQueue(first)
         return queue
 
@@ -82,6 +87,7 @@ class PopTable:
             self.open(key, change.next)
             return
         queue = self.get(key) or self.open(key, 0)
+        self._entries.pop(key[:2], None)
         match change:
             case MessagesTaken():
                 queue.take(change.offsets, change.at_ms, change.visible_ms)
@@ -94,13 +100,22 @@ class PopTable:
             case MessageHidden() if (message := queue.taken.get(change.offset)) is not None:
                 queue.hide(change.offset, message.taken_ms, change.at_ms, change.visible_ms)
 
+    def skip_to(self, key: QueueKey, offset: int) -> None:
+        """Continue at an offset, without a record: a group that skips unwanted messages skips them again after a crash."""
+        if (queue := self.get(key)) is not None and offset > queue.next:
+            self._entries.pop(key[:2], None)
+            queue.skip_to(offset)
+
     def remove_topic(self, name: str) -> None:
-        for group, topic in [key for key in self._queues if key[1] == name]:
-            del self._queues[group, topic]
+        self._remove(key for key in self._queues if key[1] == name)
 
     def remove_group(self, name: str) -> None:
-        for group, topic in [key for key in self._queues if key[0] == name]:
-            del self._queues[group, topic]
+        self._remove(key for key in self._queues if key[0] == name)
+
+    def _remove(self, keys: Iterable[tuple[str, str]]) -> None:
+        for key in list(keys):
+            del self._queues[key]
+            self._entries.pop(key, None)
 
     def limit(self, end_of: Callable[[str, int], int]) -> int:
         """Forget what is beyond the end of its queue, after a start that lost the end of the log; return how many queues."""
@@ -121,13 +136,18 @@ class PopTable:
     def document(self) -> PopDocument:
         """Return the state as popState.json stores it."""
         groups: dict[str, dict[str, dict[int, PopQueueEntry]]] = {}
-        for (group, topic), queues in self._queues.items():
-            groups.setdefault(group, {})[topic] = {
-                queue_id: PopQueueEntry(
-                    queue.next,
-                    tuple((offset, *message) for offset, message in queue.taken.items()),
-                    queue.attempt_id,
-                )
-                for queue_id, queue in queues.items()
-            }
+        for key, queues in self._queues.items():
+            group, topic = key
+            groups.setdefault(group, {})[topic] = self._entries.get(key) or self._entries_of(key, queues)
         return PopDocument(groups)
+
+    def _entries_of(self, key: tuple[str, str], queues: Mapping[int, PopQueue]) -> dict[int, PopQueueEntry]:
+        entries = {
+            queue_id: PopQueueEntry(
+                queue.next, tuple((offset, *message) for offset, message in queue.taken.items()), queue.attempt_id
+            )
+            for queue_id, queue in queues.items()
+        }
+        if not any(queue.taken for queue in queues.values()):
+            self._entries[key] = entries
+        return entries

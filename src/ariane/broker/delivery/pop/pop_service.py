@@ -107,7 +107,7 @@ class PopService:
             if result.status is GetStatus.FOUND:
                 new = tuple(record.queue_offset(data) for data in result.records)
                 parts.append(result.body)
-            queue.skip_to(min(result.next_offset, result.max_offset))
+            self._table.skip_to(key, min(result.next_offset, result.max_offset))
         batch: TakenBatch | None = None
         if offsets := (*again, *new):
             deliveries = {offset: queue.taken[offset].deliveries for offset in again}
