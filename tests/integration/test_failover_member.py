@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import threading
 
 import pytest
 from msgspec.structs import replace
 
+from ariane.broker.failover import supervisor
 from ariane.broker.failover.supervisor import FailoverBroker
 from ariane.broker.replication.member_identity import open_identity, read_boot_id
 from ariane.errors import StoreError
@@ -17,7 +19,7 @@ from ariane.failover.member_state import MemberRole
 from ariane.store.disk.files import Usage
 from ariane.store.log.epochs import Epoch, open_epochs
 from ariane.store.message_store import RecordDraft, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk
+from ariane.testing.disk import FakeDisk, SurvivingData
 from failover_members import (
     FILE_BYTES,
     HOST,
@@ -121,6 +123,45 @@ def test_a_master_whose_disk_hangs_gives_the_lease_up_and_is_not_elected_again_a
             released.set()
             await until(lambda: former.state.role is MemberRole.FOLLOWER)
             assert brokers["b"].is_leader
+
+    asyncio.run(work())
+
+
+def durable_log(disk: FakeDisk, end: int) -> bytes:
+    """Return the log up to `end` as a loss of power leaves it."""
+    survivor = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
+    files = [bytes(survivor.contents(path)) for path in survivor.paths() if path.startswith("/store/commitlog/")]
+    return b"".join(files)[:end]
+
+
+def test_what_a_failed_flush_dropped_is_copied_again_before_the_member_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed flush the page cache has records that never reached the disk, and the next flush reports success."""
+    monkeypatch.setattr(supervisor, "REOPEN_S", 0.1)
+
+    async def work() -> None:
+        configs, service = configs_of("ab", flush_disk_type="SYNC_FLUSH"), MemoryCoordination()
+        disks = {name: FakeDisk() for name in configs}
+        async with members(configs, disks, service, creates_set=True) as brokers:
+            await leads(brokers["a"])
+            await until(lambda: has_all(service, 2))
+            services, former = brokers["a"].broker.services, brokers["b"].agent.state.me
+            failed = []
+
+            def fail(kind: str, path: str) -> None:
+                if "commitlog" in path and kind == "fsync" and not failed:
+                    failed.append(path)
+                    raise OSError(errno.EIO, "I/O error", path)
+
+            disks["b"].fail = fail
+            for _ in range(3):
+                end = put(brokers["a"])
+            services.dispatcher.on_stored()
+            await until(lambda: bool(failed) and brokers["b"].agent.state.me != former)
+            await until(lambda: service.record is not None and brokers["b"].agent.state.me in service.record.in_sync)
+            await until(lambda: services.feed.acknowledged_offset >= end)
+            log = durable_log(disks["a"], end)
+            assert log.strip(b"\0")
+            assert durable_log(disks["b"], end) == log
 
     asyncio.run(work())
 

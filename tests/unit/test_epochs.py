@@ -148,6 +148,46 @@ def test_epochs_of_lost_records_are_forgotten_and_promises_are_not() -> None:
     assert (java.promised, java.epochs) == (7, ())
 
 
+@pytest.mark.parametrize(
+    ("offset", "common", "remaining"),
+    [
+        (1100, 1100, (A, B, C)),
+        (900, 900, (A, B)),
+        (800, 800, (A,)),
+        (300, 300, (A,)),
+        (0, 0, ()),
+        (1200, 1200, (A, B, C)),
+    ],
+)
+def test_records_that_are_not_proven_are_in_no_other_log(
+    offset: int, common: int, remaining: tuple[Epoch, ...]
+) -> None:
+    disk, end = FakeDisk(), 1200
+    epochs = EpochHistory(disk, "/store")
+    epochs.adopt((A, B, C), end)
+    epochs.distrust(offset, end, "1f")
+    stored = open_epochs(disk, "/store", end)
+    assert stored.last_number == 9
+    assert common_end(stored.epochs, end, (A, B, C), 5000) == common
+    assert common_end((A, B, C), 5000, stored.epochs, end) == common
+    stored.cut(common)
+    assert stored.epochs == remaining
+
+
+def test_members_with_equal_histories_do_not_trust_each_others_unproven_records() -> None:
+    first, second = (EpochHistory(FakeDisk(), "/store") for _ in range(2))
+    for history, incarnation in ((first, "1f"), (second, "2e")):
+        history.adopt((A, B), 1000)
+        history.distrust(900, 1000, incarnation)
+    assert common_end(first.epochs, 1000, second.epochs, 1000) == 900
+
+
+def test_a_log_without_epochs_has_no_epoch_of_records_that_are_not_proven() -> None:
+    disk = FakeDisk()
+    EpochHistory(disk, "/store").distrust(0, 100, "1f")
+    assert disk.paths() == []
+
+
 def test_a_damaged_file_stops_the_start() -> None:
     disk = FakeDisk()
     open_epochs(disk, "/store", 0).begin(A)

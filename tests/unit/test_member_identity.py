@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from ariane.broker.replication.member_identity import open_identity
+from ariane.broker.replication.member_identity import open_identity, read_boot_id
 from ariane.testing.disk import FakeDisk
 
 
@@ -44,6 +46,38 @@ def test_after_an_orderly_stop_everything_is_durable() -> None:
 
 def test_a_new_incarnation_after_a_failed_flush_is_not_durable() -> None:
     disk = FakeDisk()
-    renewed = open_identity(disk, "/store", "a", boot_id="1", log_end=1, flushes=True).renewed()
+    renewed = open_identity(disk, "/store", "a", boot_id="1", log_end=1, flushes=True).renewed(is_unproven=False)
     renewed.store()
     assert open_identity(disk, "/store", "a", boot_id="2", log_end=1, flushes=True).member != renewed.member
+
+
+def test_after_a_failed_flush_records_are_unproven_until_the_epochs_say_which() -> None:
+    disk = FakeDisk()
+    failed = open_identity(disk, "/store", "a", boot_id=read_boot_id(), log_end=1, flushes=True)
+    failed.renewed(is_unproven=True).store()
+    for _ in range(2):
+        killed = open_identity(disk, "/store", "a", boot_id=read_boot_id(), log_end=1, flushes=True)
+        assert killed.is_unproven
+    killed.mark_distrusted()
+    assert not killed.is_unproven
+    again = open_identity(disk, "/store", "a", boot_id=read_boot_id(), log_end=1, flushes=True)
+    assert again.member == killed.member
+    assert not again.is_unproven
+
+
+@pytest.mark.parametrize(("log_end", "is_unproven"), [(1, True), (0, False)])
+def test_records_of_a_new_incarnation_are_unproven(log_end: int, is_unproven: bool) -> None:
+    assert open_identity(FakeDisk(), "/store", "a", boot_id="1", log_end=log_end).is_unproven is is_unproven
+
+
+def test_a_note_that_cannot_be_written_leaves_records_unproven() -> None:
+    disk = FakeDisk()
+    identity = open_identity(disk, "/store", "a", boot_id="1", log_end=1)
+
+    def fail(kind: str, path: str) -> None:
+        raise OSError(errno.EIO, "I/O error", path)
+
+    disk.fail = fail
+    with pytest.raises(OSError, match="I/O error"):
+        identity.mark_distrusted()
+    assert identity.is_unproven

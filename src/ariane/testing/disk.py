@@ -44,12 +44,24 @@ class _FakeFile:
     data: bytearray
     durable: bytes = b""
     pending: list[Change] = field(default_factory=list)
+    dropped: list[Change] = field(default_factory=list)  # by a failed fsync: readable, and no later fsync writes them
     modified_ms: int = 0
 
     def change(self, change: Change, now_ms: int) -> None:
         self.modified_ms = now_ms
         _apply(self.data, change)
         self.pending.append(change)
+
+    def flushed(self) -> bytes:
+        """Return the content on the disk after an fsync."""
+        durable = bytearray(self.data)
+        for change in self.dropped:
+            if not isinstance(change, int):
+                offset, size = change[0], len(change[1])
+                durable[offset : offset + size] = self.durable[offset : offset + size].ljust(size, b"\0")
+        for change in self.pending if self.dropped else ():
+            _apply(durable, change)
+        return bytes(durable)
 
 
 def _apply(data: bytearray, change: Change) -> None:
@@ -191,8 +203,14 @@ class FakeDisk(MemoryTree[_FakeFile]):
 
     def fsync(self, handle: int) -> None:
         path, file = self._handles[handle]
-        self._changing("fsync", path)
-        file.durable = bytes(file.data)
+        try:
+            self._changing("fsync", path)
+        except OSError:
+            # As in Linux: the pages count as clean then, and the next fsync reports success.
+            file.dropped += file.pending
+            file.pending.clear()
+            raise
+        file.durable = file.flushed()
         file.pending.clear()
 
     def for_each(self, work: Callable[[str], None], paths: Sequence[str]) -> None:
@@ -283,7 +301,7 @@ class FakeDisk(MemoryTree[_FakeFile]):
                 _relink(names, name, file)
         for name, file in names.items():
             data = bytearray(file.data if surviving is SurvivingData.ALL else file.durable)
-            for change in () if surviving is SurvivingData.ALL else file.pending:
+            for change in () if surviving is SurvivingData.ALL else (*file.dropped, *file.pending):
                 for part in _parts(change, rng) if surviving is SurvivingData.TORN else (change,):
                     if stays():
                         _apply(data, part)
@@ -297,7 +315,9 @@ class FakeDisk(MemoryTree[_FakeFile]):
         survivor = FakeDisk(self.room)
         survivor._directories = set(self._directories)
         copies = {
-            id(attribute): _FakeFile(bytearray(attribute.data), attribute.durable, list(attribute.pending))
+            id(attribute): _FakeFile(
+                bytearray(attribute.data), attribute.durable, list(attribute.pending), list(attribute.dropped)
+            )
             for attribute in (
                 *self._files.values(),
                 *self._durable_names.values(),

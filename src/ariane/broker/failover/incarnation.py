@@ -39,7 +39,7 @@ class Incarnation:
         """
         if store.recovery_report.has_lost_records or store.commit_log_max < self.log_end:
             lost = f"its log ends at {store.commit_log_max}, and had records up to {self.log_end} or corrupt ones"
-            self.renew(lost)
+            self._renew(lost, is_unproven=False)  # the log ends before what is missing
             if leads:
                 raise StoreError(lost)
 
@@ -52,14 +52,14 @@ class Incarnation:
         is_of_disk = isinstance(error, OSError | FlushFailed) or isinstance(error.__cause__, OSError)
         if is_of_disk and not isinstance(error, StoreLocked):
             with contextlib.suppress(OSError):  # the former one is removed then
-                self.replace(f"the disk failed at the start: {error}")
+                self._begin(f"the disk failed at the start: {error}", is_unproven=True).store()
 
     def on_failure(self, store: MessageStore, reason: object) -> bool:
         """Note that a store failed, or was not closed in order; return whether that is new."""
         is_new = store is not self._failed
         if is_new:
             self._failed = store
-            self.renew(reason)
+            self._renew(reason, is_unproven=True)
         return is_new
 
     def replace(self, reason: object) -> None:
@@ -68,11 +68,11 @@ class Incarnation:
         Raises:
             OSError: it cannot be stored.
         """
-        self._begin(reason).store()
+        self._begin(reason, is_unproven=False).store()
 
-    def renew(self, reason: object) -> None:
+    def _renew(self, reason: object, *, is_unproven: bool) -> None:
         """Begin another incarnation at once, and store it as soon as the disk takes it."""
-        identity = self._begin(reason)
+        identity = self._begin(reason, is_unproven=is_unproven)
 
         async def store() -> None:
             if self.identity is identity:
@@ -80,8 +80,8 @@ class Incarnation:
 
         self._tasks.start(retried(store, "store the new incarnation"), "store the new incarnation")
 
-    def _begin(self, reason: object) -> MemberIdentity:
+    def _begin(self, reason: object, *, is_unproven: bool) -> MemberIdentity:
         log.error("Member %s gets a new incarnation: %s", self.identity.member.name, reason, extra={"notice": True})
-        self.identity = identity = self.identity.renewed()
+        self.identity = identity = self.identity.renewed(is_unproven=is_unproven)
         self._agent.state = msgspec.structs.replace(self._agent.state, me=identity.member)
         return identity

@@ -272,6 +272,7 @@ class FailoverBroker:
         self._accept_empty_log = False  # accepted once
         log.info("Opened as %s in %.2f s", f"master of epoch {epoch}" if epoch else "slave", time.monotonic() - started)
         self._incarnation.check_opened(broker.services.store, leads=epoch > 0)
+        membership.identity = self._incarnation.identity  # records are missing: it joins as another incarnation
         if not epoch:
             broker.register()
 

@@ -69,13 +69,18 @@ class Following:
     ) -> None:
         self.replica = replica  # the log
         self.epochs = epochs  # of the log
-        self.member = member  # this slave
+        self._member = member  # this slave
         self.changes: ChangeFollower | None = None  # applies changes of the master's state; None: it takes none
         self.flusher: Flusher | None = None  # with SYNC_FLUSH: what is acknowledged is on the disk
         self._source = source  # how far consumers of this slave read
         self._membership = membership  # None: without failover
         self._leader_epoch = 0  # of the connection
         self._leader_epochs: tuple[Epoch, ...] = ()  # of the leader's log
+
+    @property
+    def member(self) -> InSyncMember:
+        """Return this slave: with failover, its incarnation may end while it runs."""
+        return self._member if self._membership is None else self._membership.me
 
     def hello(self) -> Hello:
         """Return the greeting of this member, which requests the log from its last record boundary on."""

@@ -32,6 +32,9 @@ class LocalMember:
         self._identity: MemberIdentity | None = None
         self.following: Following | None = None  # of a slave
         if membership is not None:
+            if not store.recovery_report.clean and membership.identity.is_unproven:
+                self.epochs.distrust(store.recovery_report.read_from, end, membership.me.incarnation)
+            membership.identity.mark_distrusted()
             membership.attach(self.epochs, store)
             if membership.epoch:
                 self.epochs.begin(Epoch(membership.epoch, end, membership.me.name))  # before its first record

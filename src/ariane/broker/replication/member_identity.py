@@ -5,6 +5,9 @@
 The incarnation changes when acknowledged records may be missing: the machine started again, the broker had not stopped in order and
 acknowledged records before they were on its disk (not `is_durable`), or the log is empty and was not at an orderly stop (`end`).
 `kill -9` loses nothing that was written. A leader admits a new incarnation again before it counts.
+
+After a failed flush, records can be read from the page cache, and the next flush reports success, although they never reached the
+disk. `is_unproven` notes that until the epochs of the log say which records these are.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class _MemberDocument(msgspec.Struct, frozen=True):
     incarnation: str
     boot_id: str
     end: int | None = None  # of the log at an orderly stop
+    is_unproven: bool = False  # records after the last checkpoint may be in the page cache only
     is_durable: bool = False  # all that it acknowledged was on the disk before: a loss of power loses none of it
 
 
@@ -49,8 +53,12 @@ def read_boot_id() -> str:
 class MemberIdentity:
     """The identity of a member whose broker runs. `mark_stopped` notes an orderly stop."""
 
-    def __init__(self, disk: Disk, root: str, member: InSyncMember) -> None:
+    def __init__(
+        self, disk: Disk, root: str, member: InSyncMember, *, is_unproven: bool = False, is_durable: bool = False
+    ) -> None:
         self.member = member
+        self.is_unproven = is_unproven  # records after the last checkpoint may be missing on the disk
+        self._is_durable = is_durable
         self._disk = disk
         self._root = root
         self._path = _path(root)
@@ -60,9 +68,24 @@ class MemberIdentity:
         document = _MemberDocument(self.member.incarnation, "", log_end)
         write_atomic(self._disk, self._path, msgspec.json.encode(document))
 
-    def renewed(self) -> MemberIdentity:
+    def renewed(self, *, is_unproven: bool) -> MemberIdentity:
         """Return the identity with another incarnation, because acknowledged records may be missing. `store` it."""
-        return MemberIdentity(self._disk, self._root, InSyncMember(self.member.name, secrets.token_hex(8)))
+        member = InSyncMember(self.member.name, secrets.token_hex(8))
+        return MemberIdentity(self._disk, self._root, member, is_unproven=is_unproven)
+
+    def mark_distrusted(self) -> None:
+        """Note that the epochs of the log say which of its records are not proven.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.is_unproven:
+            self.is_unproven = False
+            try:
+                self.store()
+            except OSError:
+                self.is_unproven = True
+                raise
 
     def store(self) -> None:
         """Write the identity of a broker that runs. If that fails, remove the former one: a start makes a new one then.
@@ -71,9 +94,13 @@ class MemberIdentity:
             OSError: it cannot be written.
         """
         try:
-            write_atomic(
-                self._disk, self._path, msgspec.json.encode(_MemberDocument(self.member.incarnation, read_boot_id()))
+            document = _MemberDocument(
+                self.member.incarnation,
+                read_boot_id(),
+                is_unproven=self.is_unproven,
+                is_durable=self._is_durable,
             )
+            write_atomic(self._disk, self._path, msgspec.json.encode(document))
         except OSError:
             with contextlib.suppress(OSError):
                 self._disk.remove(self._path)
@@ -105,10 +132,13 @@ def open_identity(
         is_durable = flushes and (former is None or former.is_durable or not was_killed)
         for directory in disk.make_dirs(path.rpartition("/")[0]):
             disk.fsync_dir(directory)
-        write_atomic(disk, path, msgspec.json.encode(_MemberDocument(incarnation, boot_id, is_durable=is_durable)))
+        is_unproven = log_end > 0 and (not is_kept or (former is not None and former.is_unproven))
+        document = _MemberDocument(incarnation, boot_id, is_unproven=is_unproven, is_durable=is_durable)
+        write_atomic(disk, path, msgspec.json.encode(document))
     except OSError as error:
         raise write_error(error, path) from error
-    return MemberIdentity(disk, root, InSyncMember(name, incarnation))
+    member = InSyncMember(name, incarnation)
+    return MemberIdentity(disk, root, member, is_unproven=is_unproven, is_durable=is_durable)
 
 
 def log_is_empty(disk: Disk, directory: str) -> bool:

@@ -6,6 +6,9 @@
 
     root/ariane/epochs   JSON: {"promised": 8, "epochs": [[5, 0, "a"], [7, 81920, "b"]]}
 
+Records that can be read, and may be missing on the disk, get an epoch that no other log has (`distrust`): they are cut off then,
+and copied from a leader.
+
 Two logs are equal up to the end of their last common epoch, in the log in which it ends first. An epoch is stored on the disk
 before its first record, and `promised`, the highest epoch that this member accepted, before the member answers to it: data of a
 lower epoch is refused from then on. A log that was written without failover has no epochs.
@@ -123,6 +126,15 @@ class EpochHistory:
             raise StoreError(f"Epoch {epoch.number} is over: this member has promised epoch {self.promised}")
         if epoch not in self.epochs:
             self._store(epoch.number, with_epoch(self.epochs, epoch))
+
+    def distrust(self, offset: int, log_end: int, incarnation: str) -> None:
+        """Note that the records from `offset` on may be missing on the disk of this incarnation of a member.
+
+        A log without epochs is not trusted anyway.
+        """
+        if self.epochs and offset < log_end:
+            unproven = Epoch(self.last_number, offset, f"?{incarnation}")
+            self._store(self.promised, (*(epoch for epoch in self.epochs if epoch.start < offset), unproven))
 
     def adopt(self, leader: Sequence[Epoch], end: int) -> None:
         """Take the epochs of the leader's log that begin before `end`, before records up to there are appended.
