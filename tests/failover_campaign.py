@@ -3,7 +3,8 @@
 Four senders send batches all the time, a consumer receives, and Java's producer and consumer do the same where Java is installed.
 Rounds of one to six overlapping faults; after each the set has to be complete again. At the end the stores of all three brokers are
 read: everything acknowledged is in each of them at one position, and was received. Odd seeds run with SYNC_FLUSH. Writes a line of
-JSON for each round and one for the result into FIGURES. It needs root, etcd and /dev/net/tun.
+JSON for each round and one for the result into FIGURES. It needs root, etcd and /dev/net/tun. If something is wrong, stores and
+logs are copied to the directory `campaign-SEED` of the system's temporary files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import itertools
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +37,9 @@ from failover_hosts import BROKERS, CUT, ETCD, HOSTS, NAME_SERVERS, HostedSet, h
 
 TOPIC, QUEUES, SENDERS, BATCH, PACE_S = "Campaign", 4, 4, 24, 0.07
 DAY_S = 86_400
+QUIET_S = 40
 CLOCK_STEPS_S = (-3600, -30, 5, 30, 3600)
+KEPT = Path(tempfile.gettempdir())  # stores and logs of the brokers after a fault
 Ends = Callable[[], Awaitable[None]]
 
 
@@ -77,10 +81,12 @@ class CampaignLoad:
                 await asyncio.gather(*tasks[SENDERS:])
 
     async def _settle(self) -> None:
-        """Wait until the consumer has everything, or receives nothing for a while."""
-        before = -1
-        while len(self.received) < self.count and before != (before := sum(self.received.values())):
-            await asyncio.sleep(8)
+        """Wait until the consumer has everything, or received nothing for longer than a master that died holds a pull."""
+        last, received = time.monotonic(), -1
+        while len(self.received) < self.count and time.monotonic() - last < QUIET_S:
+            if received != (received := sum(self.received.values())):
+                last = time.monotonic()
+            await asyncio.sleep(0.2)
 
     async def _receive(self, messages: list[ReceivedMessage]) -> None:
         self.received.update(message.body for message in messages)
@@ -303,16 +309,23 @@ def called(function: Callable[[], object]) -> Ends:
 def check(hosts: HostedSet, load: CampaignLoad) -> dict[str, object]:
     """Read the stores of all members, and judge what was promised by them alone."""
     logs: dict[str, dict[tuple[int, int], tuple[bytes, str]]] = {}
+    faults: list[str] = []  # of the logs
     for name, member in hosts.members.items():
         log = logs[name] = {}
         for item in read_log(str(member.store)):
-            if isinstance(item, StoredRecord) and item.topic == TOPIC:
+            if not isinstance(item, StoredRecord):
+                faults.append(f"{name}: {item}")
+            elif item.topic == TOPIC:
                 position = item.queue_id, item.queue_offset
                 assert position not in log, f"{name} has two messages at {position}"
                 log[position] = item.body, item.properties.partition("UNIQ_KEY\x01")[2].partition("\x02")[0]
-    log = logs["a"]
+    log = logs["a"] | logs["b"] | logs["c"]
     for name, other in logs.items():
-        assert other == log, f"the logs of a and {name} differ: {len(log)} and {len(other)} messages"
+        if lacking := sorted(log.keys() - other.keys()):
+            faults.append(f"{name} lacks {len(lacking)} of {len(log)} messages, {lacking[0]} to {lacking[-1]}")
+        if different := [position for position, message in other.items() if log[position] != message]:
+            faults.append(f"{name} has other messages at {len(different)} positions, first at {min(different)}")
+    assert not faults, faults
     lost = 0
     for first, (queue, offset) in load.acknowledged.items():
         stem = first.rpartition(b"-")[0]
@@ -363,11 +376,18 @@ async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable
         await asyncio.sleep(1)
         for name in sorted(BROKERS, key=lambda name: name == master):
             await asyncio.to_thread(hosts.members[name].stop)
+        try:
+            result = check(hosts, load)
+        except AssertionError:
+            shutil.copytree(
+                home, KEPT / f"campaign-{seed}", ignore=shutil.ignore_patterns("below-*", "data-*"), dirs_exist_ok=True
+            )
+            raise
         write(
             {
                 "seed": seed,
                 **settings,
-                **check(hosts, load),
+                **result,
                 "faults": sum(faults.counts.values()),
                 "kinds": faults.counts,
                 "ended by themselves": faults.ended,

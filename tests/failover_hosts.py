@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,15 +22,33 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 from ariane.net.pools.connection_pool import ConnectionPool
-from etcd_cluster import PROGRAM
+from etcd_cluster import PROGRAM, REASON
 from failover_processes import BROKER_NAME, BrokerProcess, BrokerSet
 
 BROKERS, ETCD, NAME_SERVERS = ("a", "b", "c"), ("e0", "e1", "e2"), ("n0", "n1")
 HOSTS = (*BROKERS, *ETCD, *NAME_SERVERS, "clients")
 FAKE_TIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 BROKER_PORT, NAME_SERVER_PORT, ETCD_PORT = 10911, 9876, 2379
 Rule = tuple[float, float, float]  # drop, delay in ms, duplicate
 CUT: Rule = (1, 0, 0)
+
+
+def unavailable() -> str:
+    """Return why hosts cannot be had on this machine; "" if they can."""
+    if PROGRAM is None:
+        return REASON
+    if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
+        return "needs root and /dev/net/tun"
+    if missing := [program for program in ("unshare", "nsenter", "ip", "mkfs.ext4") if shutil.which(program) is None]:
+        return f"needs {', '.join(missing)} (util-linux, iproute2, e2fsprogs)"
+    attempt = (
+        "d=$(mktemp -d) && truncate -s 8M $d/image && mkfs.ext4 -q -F $d/image && mkdir $d/disk && mount -o loop $d/image $d/disk;"
+        " failed=$?; umount $d/disk; rm -r $d; exit $failed"
+    )
+    command = ["unshare", *NAMESPACES, "sh", "-c", f"ip link set lo up && {attempt}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return f"no namespaces or loop devices: {done.stderr.strip()[-300:]}" if done.returncode else ""
 
 
 def sh(command: str, *, check: bool = True) -> int:
@@ -242,5 +261,4 @@ def inside_namespaces() -> None:
     """Start this program again in namespaces of its own, unless it runs there: when it ends, so does each process it started."""
     if os.environ.get("ARIANE_HOSTS") is None:
         os.environ["ARIANE_HOSTS"] = "1"
-        namespaces = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-        os.execvp("unshare", ["unshare", *namespaces, sys.executable, *sys.argv])
+        os.execvp("unshare", ["unshare", *NAMESPACES, sys.executable, *sys.argv])
