@@ -71,10 +71,15 @@ def test_the_pipeline() -> None:
 def test_a_member_of_a_broker_set() -> None:
     reported = {
         "failoverRole": "MASTER", "failoverEpoch": "7", "failoverSet": "a,c", "failoverRefusal": "", "failoverLeaseSeconds": "6.5",
+        "failoverOffsetsRefused": "3", "failoverOffsetsBackward": "4",
     }  # fmt: skip
     former = reported | {"failoverRole": "RECONCILING", "failoverRefusal": "late", "failoverLeaseSeconds": ""}
-    names = ("master", "promotable", "epoch", "in_sync_members", "lease_seconds")
-    for runtime, expected in ((reported, (1, 1, 7, 2, 6.5)), (former, (0, 0, 7, None, None)), ({}, (None,) * 5)):
+    names = (
+        "master", "promotable", "epoch", "refused_offset_commits_total", "backward_offset_commits_total",
+        "in_sync_members", "lease_seconds",
+    )  # fmt: skip
+    expectations = ((reported, (1, 1, 7, 3, 4, 2, 6.5)), (former, (0, 0, 7, 3, 4, None, None)), ({}, (None,) * 7))
+    for runtime, expected in expectations:
         state = SimpleNamespace(labels=("C", "broker-a", "0"), failover=failover_state(runtime))
         table = {metric: rows for metric, rows in BROKER_METRICS.items() if "_failover_" in metric.name}
         found = values(table, state)

@@ -32,6 +32,10 @@ class FailoverState(msgspec.Struct, frozen=True):
     """Time until the master has to stop unless it renews its lease; None at other members."""
     is_promotable: bool
     """Whether it is the master, or may become it."""
+    refused_commits: int
+    """Offset commits beyond the confirmed end of a queue."""
+    backward_commits: int
+    """Offset commits below the stored offset."""
 
 
 class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,4 +154,9 @@ BROKER_METRICS: MetricTable = {
         _failover("in_sync"),
     Metric("ariane_broker_failover_lease_seconds", "gauge", "Time until the master has to stop unless it renews its lease.",
            _LABELS, "s"): _failover("lease_s"),
+    Metric("ariane_broker_failover_refused_offset_commits_total", "counter", "Offset commits that this master refused, because"
+           " they were beyond the confirmed end of a queue.", _LABELS): _failover("refused_commits"),
+    Metric("ariane_broker_failover_backward_offset_commits_total", "counter", "Offset commits at this master that were below the"
+           " stored offset: of tools that reset offsets, or of a consumer that lags behind another one of its group.", _LABELS):
+        _failover("backward_commits"),
 }  # fmt: skip

@@ -274,4 +274,6 @@ def failover_state(runtime: Mapping[str, str]) -> FailoverState | None:
         in_sync=len(runtime["failoverSet"].split(",")) if is_master else None,
         lease_s=number(runtime, "failoverLeaseSeconds") if is_master else None,
         is_promotable=not runtime["failoverRefusal"],
+        refused_commits=int(runtime["failoverOffsetsRefused"]),
+        backward_commits=int(runtime["failoverOffsetsBackward"]),
     )
