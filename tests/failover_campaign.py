@@ -361,9 +361,7 @@ async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable
         "failoverTtl": ttl_s,
     }
     async with hosted_set(home, settings) as hosts:
-        master = await hosts.complete(len(BROKERS))
-        header = CreateTopic(TOPIC, "TBW102", QUEUES, QUEUES, 6, "SINGLE_TAG", 0, order=False)
-        await hosts.peers.request_ok(hosts.members[master].addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await create_topic(hosts)
         has_java = seed % 3 == 0 and not java.available()
         load, faults = CampaignLoad(hosts.namesrv, has_java=has_java), Faults(hosts, rng, ttl_s)
         async with load.running(), asyncio.TaskGroup() as tasks:
@@ -393,6 +391,16 @@ async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable
                 "ended by themselves": faults.ended,
             }
         )
+
+
+async def create_topic(hosts: HostedSet) -> None:
+    """Create the topic at the master, also if a busy machine moves the lease meanwhile."""
+    header = CreateTopic(TOPIC, "TBW102", QUEUES, QUEUES, 6, "SINGLE_TAG", 0, order=False)
+    while True:
+        addr = hosts.members[await hosts.complete(len(BROKERS), limit_s=240)].addr
+        with contextlib.suppress(ArianeError):
+            await hosts.peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=10_000)
+            return
 
 
 async def supervise(hosts: HostedSet, faults: Faults) -> None:
