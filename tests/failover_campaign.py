@@ -361,36 +361,41 @@ async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable
         "failoverTtl": ttl_s,
     }
     async with hosted_set(home, settings) as hosts:
-        await create_topic(hosts)
-        has_java = seed % 3 == 0 and not java.available()
-        load, faults = CampaignLoad(hosts.namesrv, has_java=has_java), Faults(hosts, rng, ttl_s)
-        async with load.running(), asyncio.TaskGroup() as tasks:
-            supervisor = tasks.create_task(supervise(hosts, faults))
-            while time.monotonic() < end:
-                await one_round(hosts, load, faults, write)
-            supervisor.cancel()
-        # Everything is in each log before the brokers stop: the master last.
-        master = await hosts.complete(len(BROKERS))
-        await asyncio.sleep(1)
-        for name in sorted(BROKERS, key=lambda name: name == master):
-            await asyncio.to_thread(hosts.members[name].stop)
-        try:
-            result = check(hosts, load)
-        except AssertionError:
-            shutil.copytree(
-                home, KEPT / f"campaign-{seed}", ignore=shutil.ignore_patterns("below-*", "data-*"), dirs_exist_ok=True
+        with kept_on_failure(home, KEPT / f"campaign-{seed}"):
+            await create_topic(hosts)
+            has_java = seed % 3 == 0 and not java.available()
+            load, faults = CampaignLoad(hosts.namesrv, has_java=has_java), Faults(hosts, rng, ttl_s)
+            async with load.running(), asyncio.TaskGroup() as tasks:
+                supervisor = tasks.create_task(supervise(hosts, faults))
+                while time.monotonic() < end:
+                    await one_round(hosts, load, faults, write)
+                supervisor.cancel()
+            # Everything is in each log before the brokers stop: the master last.
+            master = await hosts.complete(len(BROKERS))
+            await asyncio.sleep(1)
+            for name in sorted(BROKERS, key=lambda name: name == master):
+                await asyncio.to_thread(hosts.members[name].stop)
+            write(
+                {
+                    "seed": seed,
+                    **settings,
+                    **check(hosts, load),
+                    "faults": sum(faults.counts.values()),
+                    "kinds": faults.counts,
+                    "ended by themselves": faults.ended,
+                }
             )
-            raise
-        write(
-            {
-                "seed": seed,
-                **settings,
-                **result,
-                "faults": sum(faults.counts.values()),
-                "kinds": faults.counts,
-                "ended by themselves": faults.ended,
-            }
-        )
+
+
+@contextlib.contextmanager
+def kept_on_failure(home: Path, directory: Path) -> Iterator[None]:
+    """Copy stores and logs of the brokers out of the namespace if the run fails."""
+    try:
+        yield
+    except BaseException:
+        ignored = shutil.ignore_patterns("below-*", "data-*")
+        shutil.copytree(home, directory, ignore=ignored, dirs_exist_ok=True)
+        raise
 
 
 async def create_topic(hosts: HostedSet) -> None:

@@ -152,16 +152,23 @@ def test_what_a_failed_flush_dropped_is_copied_again_before_the_member_counts(mo
                     failed.append(path)
                     raise OSError(errno.EIO, "I/O error", path)
 
+            def put_three() -> int:
+                end = [put(brokers["a"]) for _ in range(3)][-1]
+                services.dispatcher.on_stored()
+                return end
+
+            end = put_three()
+            await until(lambda: services.feed.acknowledged_offset >= end)
+            await brokers["b"].broker._flusher.flush_derived()  # a checkpoint: what is below it is proven
             disks["b"].fail = fail
-            for _ in range(3):
-                end = put(brokers["a"])
-            services.dispatcher.on_stored()
+            end = put_three()
             await until(lambda: bool(failed) and brokers["b"].agent.state.me != former)
             await until(lambda: service.record is not None and brokers["b"].agent.state.me in service.record.in_sync)
             await until(lambda: services.feed.acknowledged_offset >= end)
             log = durable_log(disks["a"], end)
             assert log.strip(b"\0")
             assert durable_log(disks["b"], end) == log
+            assert [path for path in disks["b"].paths() if "/cut/" in path and not path.endswith(f"/{0:020d}-1")]
 
     asyncio.run(work())
 
