@@ -355,7 +355,7 @@ def check(hosts: HostedSet, load: CampaignLoad) -> dict[str, object]:
 
 
 async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable[[dict[str, object]], None]) -> None:
-    rng, end = random.Random(seed), time.monotonic() + 60 * minutes
+    rng = random.Random(seed)
     settings: dict[str, object] = {
         "flushDiskType": "SYNC_FLUSH" if seed % 2 else "ASYNC_FLUSH",
         "failoverTtl": ttl_s,
@@ -365,6 +365,7 @@ async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable
             await create_topic(hosts)
             has_java = seed % 3 == 0 and not java.available()
             load, faults = CampaignLoad(hosts.namesrv, has_java=has_java), Faults(hosts, rng, ttl_s)
+            end = time.monotonic() + 60 * minutes
             async with load.running(), asyncio.TaskGroup() as tasks:
                 supervisor = tasks.create_task(supervise(hosts, faults))
                 while time.monotonic() < end:

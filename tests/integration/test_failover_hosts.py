@@ -15,6 +15,10 @@ CAMPAIGN = Path(__file__).parent.parent / "failover_campaign.py"
 MINUTES = "0.2"  # the round of faults that has begun by then ends
 
 
+@pytest.mark.long(
+    "tests/integration/test_failover_member.py::test_what_a_failed_flush_dropped_is_copied_again_before_the_member_counts",
+    "tests/integration/test_broker_set_failover.py::test_6662_nothing_is_confirmed_without_a_member_that_the_record_lists",
+)
 def test_random_faults_of_all_kinds_lose_nothing(tmp_path: Path) -> None:
     if reason := unavailable():
         pytest.skip(reason)
