@@ -40,7 +40,6 @@ WORKER_THEN_DRIVER = (
 )
 SEED = int(os.environ.get("ARIANE_SEED", "0")) or (WORKER_THEN_DRIVER if KILLS == 2 else time.time_ns() % 1_000_000)
 ROWS = 1000 + 300 * KILLS  # more than is read between the kills
-PATIENT = {"wait_time_mills_in_send_queue": 30_000}  # on a machine that is busy otherwise
 BATCH_S = 90  # until a batch is done, with the start of a driver
 REST_S = 240 + 2 * KILLS
 MASTER = "local[2,4]"  # tasks are tried again, so that the loss of a worker alone ends no query
@@ -152,7 +151,7 @@ def test_rows_equal_the_input_after_kills(spark: SparkSession, tmp_path: Path) -
     print(f"seed {SEED}, {KILLS} kills, {ROWS} rows")
     chance = random.Random(SEED)
     killed: Counter[str] = Counter()
-    with LocalCluster(tmp_path / "servers", **PATIENT) as servers:
+    with LocalCluster(tmp_path / "servers") as servers:
         send(servers)
         given = stored(servers)
         while killed.total() < KILLS:

@@ -230,6 +230,7 @@ def broker_config(store: Path | str, namesrv: str, **settings: Any) -> BrokerCon
         "broker_ip1": LOOPBACK,
         "listen_port": 0,
         "grpc_server_port": 0,
+        "wait_time_mills_in_send_queue": 30_000,  # the machine of a test may be busy otherwise
         "store_path_root_dir": str(store),
         "namesrv_addr": namesrv,
         **settings,
