@@ -100,3 +100,16 @@ def test_a_store_with_attributes_is_opened_by_java_4_and_returned(tmp_path: Path
         assert {each["msgId"] for each in pull_all(name_server.addr, "T")} == {each["msgId"] for each in sent}
     with LocalCluster(tmp_path, **SMALL) as servers:
         assert len(pull_all(servers.namesrv, "T")) == 5
+
+
+def test_the_mode_of_a_group_is_set_as_by_java() -> None:
+    if reason := java.V5.available():
+        pytest.skip(f"Java peers: {reason}")
+    line = "setConsumeMode -c DefaultCluster -t Mode -g G -m POP -q 2"
+    with LocalCluster() as servers:
+        servers.create_topic("Mode")
+        (printed,) = mqadmin(servers.namesrv, line, release=java.V5)
+        ours = run_ours(servers.namesrv, line)
+        refused = run_ours(servers.namesrv, line.replace("-t Mode", "-t Absent"))
+    assert (ours.status, ours.output.split()) == (0, printed.split())
+    assert refused.status == 1

@@ -74,6 +74,7 @@ _MODULES: dict[str, dict[str, str]] = {
     "group_commands": {
         "updateSubGroup": "Create a consumer group or change it.",
         "deleteSubGroup": "Delete a consumer group.",
+        "setConsumeMode": "Let a group pull a topic or pop it.",
         "getConsumerConfig": "Print the configuration of a group.",
         "consumerConnection": "Print the clients of a consumer group.",
         "producerConnection": "Print the clients of a producer group.",

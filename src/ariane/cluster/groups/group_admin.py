@@ -27,6 +27,7 @@ from ariane.protocol.requests.admin import (
 )
 from ariane.protocol.requests.brokers import ProducerInfo, ProducerTable
 from ariane.protocol.requests.clients import BROADCASTING, GroupRef, SubscriptionData
+from ariane.protocol.requests.pop import RequestMode
 from ariane.protocol.requests.routing import TopicList
 
 # Groups of tools and of the broker itself.
@@ -143,6 +144,25 @@ class GroupOperations(TopicDeletionOperations):
                 for server, config in configs
             )
         )
+
+    async def save_request_mode(
+        self, mode: RequestMode, *, servers: Sequence[BrokerServer] | None = None
+    ) -> list[Change]:
+        """Let the members of a group pull a topic, or consume it by POP, at brokers of 5.x and ours.
+
+        Args:
+            mode: Topic, group and mode. Members apply it that let the broker assign their queues (`clientRebalance=false`).
+            servers: Masters that get it (`select_brokers`); None: all.
+
+        Raises:
+            PartialFailure: some brokers rejected the request or did not respond.
+        """
+        targets = await self.select_brokers() if servers is None else servers
+        code, summary = (
+            RequestCode.SET_MESSAGE_REQUEST_MODE,
+            f"let {mode.consumer_group} consume {mode.topic} by {mode.mode}",
+        )
+        return await self.change(*(Change(each.addr, summary, code, body=fastjson.write(mode)) for each in targets))
 
     async def delete_group(
         self,

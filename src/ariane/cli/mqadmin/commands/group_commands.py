@@ -12,6 +12,7 @@ from ariane.cli.mqadmin.value_text import boolean, group_config, group_fields
 from ariane.cluster.admin import Admin
 from ariane.model.topic import SubscriptionGroupConfig, dlq_topic, retry_topic
 from ariane.protocol.requests.admin import ClientConnection
+from ariane.protocol.requests.pop import POP_MODE, PULL_MODE, RequestMode
 from ariane.protocol.versions import version_name
 
 ONE_BROKER = Option("b", "brokerAddr", "Only this broker, HOST:PORT or name.", metavar="ADDR")
@@ -19,6 +20,12 @@ ONE_BROKER = Option("b", "brokerAddr", "Only this broker, HOST:PORT or name.", m
 
 def _switch(short: str, long: str, text: str, default: bool) -> Option:
     return Option(short, long, text, yes_or_no, boolean(default), "BOOL")
+
+
+def _request_mode(text: str) -> str:
+    if text not in (POP_MODE, PULL_MODE):
+        raise ValueError(f"expected {POP_MODE} or {PULL_MODE}")
+    return text
 
 
 COMMANDS = CommandList()
@@ -90,6 +97,27 @@ async def delete_sub_group(admin: Admin, options: Options) -> AsyncIterator[Outp
             )
         )
     yield Output(done, {"group": group, "brokers": [server.addr for server in servers], "topics": topics})
+
+
+@COMMANDS.add(
+    "setConsumeMode",
+    BROKER,
+    CLUSTER,
+    Option("t", "topicName", "Topic name.", metavar="NAME", is_required=True),
+    GROUP,
+    Option("m", "mode", "PULL or POP.", _request_mode, metavar="MODE", is_required=True),
+    Option("q", "popShareQueueNum", "With POP: members whose queues one also gets; 0: all.", whole_number(0), 0, "N"),
+    is_change=True,
+)
+async def set_consume_mode(admin: Admin, options: Options) -> AsyncIterator[Output]:
+    """Let the members of a group pull a topic, or consume it by POP, on one broker or on all masters of a cluster."""
+    mode = RequestMode(options.topicName, options.groupName, options.mode, options.popShareQueueNum)
+    servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
+    await admin.save_request_mode(mode, servers=servers)
+    done = [f"set consume mode to {server.addr} success." for server in servers]
+    values = f"consume mode[{mode.mode}] popShareQueueNum[{mode.pop_share_queue_num}]"
+    done.append(f"topic[{mode.topic}] group[{mode.consumer_group}] {values}")
+    yield Output(lines(done), {"brokers": [server.addr for server in servers], "mode": mode})
 
 
 @COMMANDS.add("getConsumerConfig", GROUP)
