@@ -61,7 +61,13 @@ class Content(NamedTuple):
 async def dashboard_content(home: Path) -> AsyncIterator[Content]:
     """Run the cluster in the current event loop until the end of the block."""
     async with (
-        AsyncLocalCluster(home, slaves=1, auto_create_topic_enable=False, trace_topic_enable=True) as servers,
+        AsyncLocalCluster(
+            home,
+            slaves=1,
+            auto_create_topic_enable=False,
+            trace_topic_enable=True,
+            wait_time_mills_in_send_queue=200,  # Java's default: the settings are compared
+        ) as servers,
         Admin(servers.namesrv) as admin,
         contextlib.AsyncExitStack() as clients,
     ):
