@@ -74,7 +74,7 @@ CHANGEABLE = """
     accountUnreadMax addressBytesInPerSecond addressBytesOutPerSecond addressConnectionsMax addressRequestsPerSecond
     addressUnfinishedMax addressUnreadMax serverBytesInPerSecond serverBytesOutPerSecond serverRequestsPerSecond
     accessMessageInMemoryMaxRatio autoCreateSubscriptionGroup autoCreateTopicEnable brokerFastFailureEnable brokerPermission
-    connectionRequestsMax connectionUnreadMax defaultTopicQueueNums flushBehindMax longPollingEnable maxMessageSize
+    connectionRequestsMax connectionUnreadMax defaultTopicQueueNums flushBehindMax grpcTraceEnable longPollingEnable maxMessageSize
     maxRequestHeaderSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
     maxTransferCountOnMessageInMemory notifyConsumerIdsChangedEnable osPageCacheBusyTimeOutMills regionId
     registerBrokerTimeoutMills serverConnectionsMax serverRequestsMax serverUnfinishedMax serverUnreadMax
