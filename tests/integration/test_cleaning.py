@@ -76,7 +76,10 @@ def files(path: Path, part: str) -> list[Path]:
 
 def test_expired_files_are_deleted_on_request_and_minimum_offsets_advance(tmp_path: Path) -> None:
     async def run() -> None:
-        async with Broker(config(tmp_path, file_reserved_time=1)) as broker, ConnectionPool() as peers:
+        async with (
+            Broker(config(tmp_path, file_reserved_time=1), disk=FillingDisk()) as broker,
+            ConnectionPool() as peers,
+        ):
             for _ in range(60):
                 assert await send(peers, broker.addr) == 0
             await recorded(broker)

@@ -285,8 +285,8 @@ def test_a_log_that_became_shorter_is_not_promoted() -> None:
     asyncio.run(work())
 
 
-def forked_member(disk: FakeDisk, records: int) -> None:
-    """Give a directory a log of several files with an epoch of its own, whose first files retention has removed."""
+def forked_member(disk: FakeDisk, records: int) -> str:
+    """Return the incarnation of a log of several files with an epoch of its own, whose first files retention has removed."""
     store = open_store(
         StoreConfig(root="/store", commit_log_size=FILE_BYTES, consume_queue_size=6_000_000), disk, store_host=HOST
     )
@@ -304,6 +304,7 @@ def forked_member(disk: FakeDisk, records: int) -> None:
     assert store.commit_log_min > 0
     open_epochs(disk, "/store", store.commit_log_max).begin(Epoch(1, store.commit_log_min, "b"))
     store.close()
+    return open_identity(disk, "/store", "b", boot_id=read_boot_id(), log_end=1).member.incarnation
 
 
 def test_a_log_without_a_common_record_is_put_aside_as_a_whole() -> None:
@@ -312,13 +313,14 @@ def test_a_log_without_a_common_record_is_put_aside_as_a_whole() -> None:
     async def work() -> None:
         configs, service = configs_of("ab"), MemoryCoordination()
         disks = {name: FakeDisk() for name in configs}
-        forked_member(disks["b"], 3 * FILE_BYTES // 1000)
+        former = forked_member(disks["b"], 3 * FILE_BYTES // 1000)
         async with members(configs, disks, service, creates_set=True) as brokers:
             await leads(brokers["a"])
-            former = brokers["b"].agent.state.me
             put(brokers["a"])
             await until(lambda: has_all(service, 2))
-            assert brokers["b"].agent.state.me != former, "the set must not rely on the log that was put aside"
+            assert brokers["b"].agent.state.me.incarnation != former, (
+                "the set must not rely on the log that was put aside"
+            )
             end = put(brokers["a"])
             brokers["a"].broker.services.dispatcher.on_stored()
             await until(lambda: brokers["a"].broker.services.feed.acknowledged_offset >= end)

@@ -179,6 +179,7 @@ async def _restart_masters(home: Path, namesrv: str, members: list[BrokerProcess
         while await _registered(admin) < len(members):
             await asyncio.sleep(0.1)
         await admin.create_topic(TOPIC, queues=4)
+        await _slaves_follow(namesrv)
         sends = Sends(namesrv)
         async with supervised(home, members) as command:
             async with sends.running():
@@ -189,6 +190,14 @@ async def _restart_masters(home: Path, namesrv: str, members: list[BrokerProcess
         for name, (master, slave) in zip("ab", (members[:2], members[2:]), strict=True)
         for role, member in (("slave 1", slave), ("master", master))
     ]
+
+
+async def _slaves_follow(namesrv: str) -> None:
+    """Wait until a send to each queue is acknowledged: a slave that was started before its master tries again after 5 s."""
+    async with Producer(namesrv, "first", client=CLIENT) as producer, PullConsumer(namesrv) as consumer:
+        for queue in await consumer.queues_of(TOPIC):
+            while (await producer.send(TOPIC, b"first", queue=queue)).status is not SendStatus.SEND_OK:
+                await asyncio.sleep(0.1)
 
 
 async def _registered(admin: Admin) -> int:
