@@ -62,6 +62,10 @@ class StoreCorrupt(StoreError):
         self.reason = reason
 
 
+class RecordsLost(StoreError):
+    """Complete records of the log are missing. Nothing was repaired, so that the next start finds the same."""
+
+
 class StoreFull(StoreError):
     """No room for another record; reads continue."""
 

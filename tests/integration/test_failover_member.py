@@ -19,7 +19,7 @@ from ariane.failover.member_state import MemberRole
 from ariane.store.disk.files import Usage
 from ariane.store.log.epochs import Epoch, open_epochs
 from ariane.store.message_store import RecordDraft, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, SurvivingData
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 from failover_members import (
     FILE_BYTES,
     HOST,
@@ -327,6 +327,64 @@ def test_a_log_without_a_common_record_is_put_aside_as_a_whole() -> None:
             ends = [broker.broker.services.store.commit_log_max for broker in brokers.values()]
             assert ends == [end, end]
             assert [path for path in disks["b"].paths() if path.startswith("/store/cut/")]
+
+    asyncio.run(work())
+
+
+def damaged_member(*, has_queues: bool) -> tuple[FakeDisk, int]:
+    """Return the disk of a member that was killed, with a corrupt record after its last checkpoint, and where that ends."""
+    disk = FakeDisk()
+    config = StoreConfig(root="/store", commit_log_size=FILE_BYTES, consume_queue_size=6_000_000)
+    store = open_store(config, disk, store_host=HOST)
+    open_epochs(disk, "/store").begin(Epoch(1, 0, "b"))
+    offsets = []
+    for _ in range(6):
+        draft = RecordDraft(topic="SELF_TEST_TOPIC", queue_id=0, body=b"x" * 100, born_ms=1, born_host=HOST)
+        offsets.append(store.put(draft).offset)
+        if len(offsets) == 3:
+            store.flush()
+            store.dispatch_pending()
+            store.write_checkpoint()
+    killed = disk.after_kill()
+    log = next(path for path in killed.paths() if path.startswith("/store/commitlog/"))
+    killed.contents(log)[offsets[4] + 120] ^= 1  # a byte of its body
+    if not has_queues:
+        killed.remove_tree("/store/consumequeue")
+    return killed, offsets[3]
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+def test_a_start_that_is_killed_while_it_repairs_the_log_leaves_another_incarnation(*, has_queues: bool) -> None:
+    """A repaired log does not show what it lost, and a checkpoint of a rebuild covers what was not proven."""
+
+    async def start(disk: FakeDisk, killed_at: int | None = None) -> tuple[str, Epoch, int]:
+        changes = 0
+
+        def check(kind: str, path: str) -> None:
+            nonlocal changes
+            changes += not path.endswith("/ariane/probe")  # of a thread
+            if changes == killed_at:
+                disk.power_off_at = disk.changes
+                raise PowerLost(f"{kind} of {path}")
+
+        disk.fail = check
+        async with member(config_of(), disk, MemoryCoordination(), restore_topics=True) as broker:
+            needed = changes
+            return broker.agent.state.me.incarnation, broker._epochs().epochs[-1], needed
+
+    async def work() -> None:
+        damaged, proven = damaged_member(has_queues=has_queues)
+        former = open_identity(damaged, "/store", "a", boot_id=read_boot_id(), log_end=1)
+        former.mark_distrusted()
+        _, _, changes = await start(damaged.after_kill())
+        assert changes > 10
+        for change in range(1, changes):
+            disk = damaged.after_kill()
+            with pytest.raises(PowerLost):
+                await start(disk, change)
+            incarnation, last, _ = await start(disk.after_kill())
+            assert incarnation != former.member.incarnation, f"killed at change {change}"
+            assert (last.start, last.holder[0]) == (proven, "?"), f"killed at change {change}"
 
     asyncio.run(work())
 

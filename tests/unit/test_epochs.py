@@ -165,7 +165,7 @@ def test_records_that_are_not_proven_are_in_no_other_log(
     disk, end = FakeDisk(), 1200
     epochs = EpochHistory(disk, "/store")
     epochs.adopt((A, B, C), end)
-    epochs.distrust(offset, end, "1f")
+    epochs.distrust(offset, "1f")
     stored = open_epochs(disk, "/store", end)
     assert stored.last_number == 9
     assert common_end(stored.epochs, end, (A, B, C), 5000) == common
@@ -178,13 +178,13 @@ def test_members_with_equal_histories_do_not_trust_each_others_unproven_records(
     first, second = (EpochHistory(FakeDisk(), "/store") for _ in range(2))
     for history, incarnation in ((first, "1f"), (second, "2e")):
         history.adopt((A, B), 1000)
-        history.distrust(900, 1000, incarnation)
+        history.distrust(900, incarnation)
     assert common_end(first.epochs, 1000, second.epochs, 1000) == 900
 
 
 def test_a_log_without_epochs_has_no_epoch_of_records_that_are_not_proven() -> None:
     disk = FakeDisk()
-    EpochHistory(disk, "/store").distrust(0, 100, "1f")
+    EpochHistory(disk, "/store").distrust(0, "1f")
     assert disk.paths() == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.config import broker_config
-from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreLocked
+from ariane.errors import ConfigError, RecordsLost, StoreCorrupt, StoreError, StoreLocked
 from ariane.model.topic import TopicDeletion
 from ariane.store.log import checkpoint as checkpoints
 from ariane.store.log.deletions import Deletions
@@ -441,3 +441,46 @@ def test_an_unwritable_disk_is_a_one_line_error(number: int) -> None:
     with pytest.raises(StoreError, match="Cannot open the store: /s") as caught:
         opened(disk)
     assert "\n" not in str(caught.value)
+
+
+# --- the owner of the store has to note a loss before the log is repaired ---
+
+
+def killed() -> FakeDisk:
+    """Return the disk of a process that was killed before its first flush."""
+    disk = FakeDisk()
+    store = opened(disk)
+    for number in range(COUNT):
+        store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % number, born_ms=1, born_host=bytes(8)))
+    return disk.after_kill()
+
+
+@pytest.mark.parametrize("follower", [False, True])
+@pytest.mark.parametrize("damage", ["a record", "a file", "the end"])
+def test_a_start_that_may_not_repair_a_loss_leaves_the_log_as_it_is(damage: str, *, follower: bool) -> None:
+    disk = killed()
+    files = paths(disk, "/commitlog/")
+    if damage == "a record":
+        data = disk.contents(files[0])
+        data[data.index(b"%090d" % 3)] ^= 1
+    elif damage == "a file":
+        disk.remove(files[1])
+    else:
+        disk = FakeDisk()
+        filled(disk)
+        disk.remove(files[-1])
+    log = content(disk, "/commitlog/")
+    for _ in range(2):
+        with pytest.raises(RecordsLost):
+            opened(disk, repairs_loss=False, accept_empty_log=True, follower=follower)
+        assert content(disk, "/commitlog/") == log
+    opened(disk, accept_empty_log=True, follower=follower)
+
+
+def test_the_first_part_of_a_record_is_no_loss() -> None:
+    disk = killed()
+    last = disk.contents(paths(disk, "/commitlog/")[-1])
+    last[len(last.rstrip(b"\0")) - 20 :] = bytes(len(last) - len(last.rstrip(b"\0")) + 20)
+    store = opened(disk, repairs_loss=False)
+    assert store.recovery_report.cut_bytes > 0
+    assert bodies(store) == list(range(COUNT - 1))

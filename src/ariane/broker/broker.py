@@ -44,7 +44,7 @@ from ariane.broker.replication import slave_sync
 from ariane.broker.replication.awaited_changes import with_replicated_replies
 from ariane.broker.replication.confirmed_reads import ConfirmedReads
 from ariane.broker.replication.following import MasterLink, follow_leader
-from ariane.broker.replication.local_member import LocalMember
+from ariane.broker.replication.local_member import LocalMember, prepare_epochs
 from ariane.broker.replication.membership import Membership, ha_addr, refuse_member_request
 from ariane.broker.replication.replication import COLLECT_INTERVAL_S, UPDATE_INTERVAL_S, ReplicationFeed
 from ariane.broker.replication.returning_slaves import start_registration
@@ -270,16 +270,17 @@ class Broker:
         return slave_sync.TableCopier(peers=peers, state=self._state, remover=self._remover, member=self._member)
 
     def _open_store(self, store_host: bytes) -> None:
-        config, now_ms = self.config, self._clock.now_ms
-        saved = SavedState(self._disk, config.config_dir)
+        config, now_ms, membership = self.config, self._clock.now_ms, self._membership
+        root, saved = config.store_path_root_dir, SavedState(self._disk, config.config_dir)
 
         def load() -> Deletions:  # once the directory is locked
-            builtin = builtin_topics(config)
-            refuse_loss(self._disk, config.store_path_root_dir, builtin, restores=self._restore_topics)
+            refuse_loss(self._disk, root, builtin_topics(config), restores=self._restore_topics)
+            prepare_epochs(self._disk, root, membership)
             return saved.load()
 
+        accepts, repairs = self._accept_empty_log, membership is None or membership.repairs_loss
         self._store = open_store(
-            msgspec.structs.replace(to_store_config(config), accept_empty_log=self._accept_empty_log),
+            msgspec.structs.replace(to_store_config(config), accept_empty_log=accepts, repairs_loss=repairs),
             self._disk,
             now_ms=now_ms,
             store_host=store_host,
@@ -287,7 +288,7 @@ class Broker:
             deletions=load,
         )
         self._open.callback(self._store.close)
-        self._member = LocalMember(config, self._disk, self._store, self._membership)
+        self._member = LocalMember(config, self._disk, self._store, membership)
         self._open.callback(self._member.close_store)
         self._state = PersistentState(
             config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms, self._server.limits.quotas
@@ -374,9 +375,8 @@ class Broker:
         )
 
     def _handlers(self, store_host: bytes, peers: ConnectionPool) -> dict[int, Handler]:
-        config_file = None
-        if self._config_file:
-            config_file = BrokerConfigFile(disk=self._disk, path=self._config_file, executor=self._thread)
+        path, disk = self._config_file, self._disk
+        config_file = BrokerConfigFile(disk=disk, path=path, executor=self._thread) if path else None
         self.services = services = BrokerServices(
             settings=self._settings,
             addr=self.addr,

@@ -43,6 +43,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Directory of the commit log (storePathCommitLog); empty: `commitlog` in `root`."""
     accept_empty_log: bool = False
     """Start although the commit log, or its end, is missing. Its messages are lost."""
+    repairs_loss: bool = True
+    """Repair a log from which complete records are missing. False: raise `RecordsLost` and leave it as it is."""
     commit_log_size: int = 1 << 30
     """Bytes of a commit log file (mappedFileSizeCommitLog). Cannot be changed once files exist."""
     consume_queue_size: int = 6_000_000

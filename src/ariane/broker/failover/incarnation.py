@@ -13,7 +13,7 @@ import msgspec
 
 from ariane.broker.failover.waiting import retried
 from ariane.broker.replication.member_identity import MemberIdentity
-from ariane.errors import FlushFailed, StoreError, StoreLocked
+from ariane.errors import FlushFailed, RecordsLost, StoreError, StoreLocked
 from ariane.failover.agent import FailoverAgent
 from ariane.net.tasks import BackgroundTasks
 from ariane.store.message_store import MessageStore
@@ -37,22 +37,32 @@ class Incarnation:
         Raises:
             StoreError: records are missing, and it was opened to lead.
         """
-        if store.recovery_report.has_lost_records or store.commit_log_max < self.log_end:
-            lost = f"its log ends at {store.commit_log_max}, and had records up to {self.log_end} or corrupt ones"
+        if store.commit_log_max < self.log_end:
+            lost = f"its log ends at {store.commit_log_max}, and had records up to {self.log_end}"
             self._renew(lost, is_unproven=False)  # the log ends before what is missing
             if leads:
                 raise StoreError(lost)
 
-    def check_start(self, error: Exception) -> None:
-        """Begin another incarnation if the disk failed while a store was opened, stored when this returns.
+    def check_start(self, error: Exception) -> bool:
+        """Begin another incarnation if the disk failed while a store was opened, or records are missing; stored when this returns.
 
         The kernel reports a failed writeback once: to the flush of this start, if the process that wrote the records was killed.
-        The next start would find nothing.
+        The next start would find nothing. The same is true of a log that has been repaired.
+
+        Returns:
+            Whether the log may be repaired now, by another start.
+
+        Raises:
+            OSError: records are missing, and the incarnation cannot be stored.
         """
+        if isinstance(error, RecordsLost):
+            self._begin(error, is_unproven=True).store()
+            return True
         is_of_disk = isinstance(error, OSError | FlushFailed) or isinstance(error.__cause__, OSError)
         if is_of_disk and not isinstance(error, StoreLocked):
             with contextlib.suppress(OSError):  # the former one is removed then
                 self._begin(f"the disk failed at the start: {error}", is_unproven=True).store()
+        return False
 
     def on_failure(self, store: MessageStore, reason: object) -> bool:
         """Note that a store failed, or was not closed in order; return whether that is new."""

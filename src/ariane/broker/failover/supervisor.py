@@ -69,7 +69,6 @@ from ariane.store.recovery.store_directory import is_running_or_crashed
 
 log = logging.getLogger("ariane.broker.failover.supervisor")
 
-END_OF_LOG = 1 << 62
 PARTING_S = 0.05  # for the answers to held pulls: a consumer of Java would wait 30 s for them
 REGISTRATIONS_S = (
     1.0,
@@ -200,7 +199,7 @@ class FailoverBroker:
         times = lease_times(config)
         self._requests = MemberRequests(peers, config.member_name, self._members, times.attempt_s)
         log_directory = to_store_config(config).log_directory
-        epochs = open_epochs(self._disk, root, END_OF_LOG)
+        epochs = open_epochs(self._disk, root)
         # Without records and without epochs, nothing was ever stored here: nothing can be missing.
         is_new = log_is_empty(self._disk, log_directory) and bool(epochs.epochs)
         identity = open_identity(
@@ -226,7 +225,7 @@ class FailoverBroker:
         self._open.callback(self._probe.stop)
         if self._creates_set:
             token, promised = f"{state.nonce}.first", epochs.promised
-            await create_set(self._service, decisions.first_record([identity.member], token, epoch=promised))
+            await create_set(self._service, decisions.first_record([self.agent.state.me], token, epoch=promised))
         self._open.push_async_callback(self._tasks.close)
         self._tasks.start(self._run_agent(), "run the agent")
         retention = CutRetention(config, self._disk, self._clock.now_ms)
@@ -266,7 +265,9 @@ class FailoverBroker:
         try:
             await broker.__aenter__()
         except (StoreError, OSError) as error:
-            self._incarnation.check_start(error)
+            if self._incarnation.check_start(error) and not epoch:
+                await self._open_broker(0)
+                return
             raise
         self._broker, self._membership, self.addr = broker, membership, broker.addr
         self._accept_empty_log = False  # accepted once
@@ -462,7 +463,7 @@ class FailoverBroker:
     def _epochs(self) -> EpochHistory:
         if self._broker is not None and self._membership is not None and self._membership.epochs is not None:
             return self._membership.epochs
-        return open_epochs(self._disk, self.config.store_path_root_dir, END_OF_LOG)
+        return open_epochs(self._disk, self.config.store_path_root_dir)
 
     async def fence(self, epoch: int) -> int:
         """Ask every reachable member to store `epoch`. Return the highest epoch that one of them has."""

@@ -14,9 +14,24 @@ from ariane.broker.replication.member_identity import MemberIdentity, member_nam
 from ariane.broker.replication.membership import Membership
 from ariane.broker.replication.replication import ReplicationFeed
 from ariane.store.disk.files import Disk
+from ariane.store.log.checkpoint import read_checkpoint
 from ariane.store.log.epochs import Epoch, open_epochs
 from ariane.store.message_store import MessageStore
 from ariane.store.recovery.store_directory import is_running_or_crashed
+
+
+def prepare_epochs(disk: Disk, root: str, membership: Membership | None) -> None:
+    """Let the epochs of a closed log say which records they do not prove. A start can write a checkpoint that covers those.
+
+    Raises:
+        StoreError, OSError: the epochs cannot be used or stored.
+    """
+    checkpoint = read_checkpoint(disk, f"{root}/checkpoint")
+    epochs = open_epochs(disk, root, written_by_java=checkpoint.is_of_java)
+    if membership is not None and (identity := membership.identity).is_unproven:
+        if is_running_or_crashed(disk, root):
+            epochs.distrust(checkpoint.safe_offset or 0, identity.member.incarnation)
+        identity.mark_distrusted()
 
 
 class LocalMember:
@@ -27,14 +42,11 @@ class LocalMember:
     ) -> None:
         self._store, self._disk, self._root = store, disk, config.store_path_root_dir
         root, end = config.store_path_root_dir, store.commit_log_max
-        self.epochs = open_epochs(disk, root, end, written_by_java=store.recovery_report.is_of_java)  # of the log
+        self.epochs = open_epochs(disk, root, end)  # of the log
         # Of a slave without failover. With failover, the supervisor has the identity: it stays in all roles.
         self._identity: MemberIdentity | None = None
         self.following: Following | None = None  # of a slave
         if membership is not None:
-            if not store.recovery_report.clean and membership.identity.is_unproven:
-                self.epochs.distrust(store.recovery_report.read_from, end, membership.me.incarnation)
-            membership.identity.mark_distrusted()
             membership.attach(self.epochs, store)
             if membership.epoch:
                 self.epochs.begin(Epoch(membership.epoch, end, membership.me.name))  # before its first record

@@ -93,6 +93,11 @@ class Membership:
     def me(self) -> InSyncMember:
         return self.identity.member
 
+    @property
+    def repairs_loss(self) -> bool:
+        """Return whether a start may repair a log from which complete records are missing: the set does not rely on it."""
+        return self.identity.is_unproven and not self.epoch
+
     def attach(self, epochs: EpochHistory, store: MessageStore) -> None:
         """Note the log, which has been opened."""
         self.epochs, self._store = epochs, store

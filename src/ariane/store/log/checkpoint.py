@@ -26,7 +26,7 @@ import zlib
 from struct import Struct
 from typing import NamedTuple
 
-from ariane.store.disk.files import OpenFiles, read_whole
+from ariane.store.disk.files import Disk, OpenFiles, read_whole
 
 SIZE = 4096
 REBUILDING = 1 << 62  # number of queue files while all queues are rebuilt: a start that finds it rebuilds them again
@@ -57,6 +57,11 @@ class Checkpoint(NamedTuple):
     def min_ms(self) -> int:
         """Return the store time up to which records are flushed in the log and in the queues, by Java's rule."""
         return max(0, min(self.physic_ms, self.logics_ms) - MARGIN_MS)
+
+    @property
+    def is_of_java(self) -> bool:
+        """Whether a Java broker wrote it last, also if a rebuild after that has not ended; True without a checkpoint, too."""
+        return self.safe_offset is None or self.queue_files == REBUILDING_JAVA
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -108,6 +113,11 @@ def _with_log(checkpoint: Checkpoint, data: bytes) -> Checkpoint:
     return checkpoint
 
 
+def read_checkpoint(disk: Disk, path: str) -> Checkpoint:
+    """Return the checkpoint at `path`; a missing or damaged one counts as empty."""
+    return decode(read_whole(disk, path) or b"")
+
+
 def reserve(files: OpenFiles, path: str) -> None:
     """Create the file at its full size, so that a checkpoint can be written on a full disk."""
     size = files.disk.size(path)
@@ -121,18 +131,12 @@ class CheckpointFile:
     """The checkpoint of an open store: what is on the disk, and what the next flush will have written."""
 
     def __init__(self, files: OpenFiles, path: str) -> None:
-        """Read the checkpoint at `path`; a missing or damaged one counts as empty."""
         self.path = path
         self._files = files
         # Passed to the last flush, or read at start: a flush that would write the same again is not needed.
-        self.latest = decode(read_whole(files.disk, path) or b"")
+        self.latest = read_checkpoint(files.disk, path)
         # On the disk for certain: only this one allows files to be removed.
         self.durable = self.latest
-
-    @property
-    def is_of_java(self) -> bool:
-        """Whether a Java broker wrote it last, also if a rebuild after that has not ended; True without a checkpoint, too."""
-        return self.latest.safe_offset is None or self.latest.queue_files == REBUILDING_JAVA
 
     def lower(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint that covers less, durably, before what it no longer covers is changed."""

@@ -127,12 +127,12 @@ class EpochHistory:
         if epoch not in self.epochs:
             self._store(epoch.number, with_epoch(self.epochs, epoch))
 
-    def distrust(self, offset: int, log_end: int, incarnation: str) -> None:
+    def distrust(self, offset: int, incarnation: str) -> None:
         """Note that the records from `offset` on may be missing on the disk of this incarnation of a member.
 
         A log without epochs is not trusted anyway.
         """
-        if self.epochs and offset < log_end:
+        if self.epochs:
             unproven = Epoch(self.last_number, offset, f"?{incarnation}")
             self._store(self.promised, (*(epoch for epoch in self.epochs if epoch.start < offset), unproven))
 
@@ -169,10 +169,11 @@ class EpochHistory:
         self.promised, self.epochs = promised, epochs
 
 
-def open_epochs(disk: Disk, root: str, log_end: int, *, written_by_java: bool = False) -> EpochHistory:
-    """Return the epochs of a store whose log ends at `log_end`.
+def open_epochs(disk: Disk, root: str, log_end: int | None = None, *, written_by_java: bool = False) -> EpochHistory:
+    """Return the epochs of a store.
 
     Args:
+        log_end: Where its log ends; None before it is open.
         written_by_java: Whether a Java broker wrote the store last: then the epochs of its records are unknown.
 
     Raises:
@@ -196,7 +197,7 @@ def open_epochs(disk: Disk, root: str, log_end: int, *, written_by_java: bool = 
         return history
     history = EpochHistory(disk, root, promised=document.promised, epochs=document.epochs)
     # An epoch after the end of the log has no records here: those before it were lost with the power, or cut off.
-    if any(epoch.start > log_end for epoch in document.epochs):
+    if log_end is not None and any(epoch.start > log_end for epoch in document.epochs):
         history.cut(log_end)
     return history
 

@@ -39,10 +39,6 @@ class RecoveryReport(NamedTuple):
     notes: tuple[str, ...] = ()  # lines to report
     corrupt_ranges: tuple[CorruptRange, ...] = ()  # ranges that were skipped
     commits: Sequence[int] = ()  # offsets of records of committed transactions from `read_from` on
-    has_lost_records: bool = (
-        False  # complete ones may be missing: a kill leaves at most a part of one record at the end
-    )
-    is_of_java: bool = False  # a Java broker wrote the store last, or nothing was ever written
 
 
 class RecoveryPlan(NamedTuple):

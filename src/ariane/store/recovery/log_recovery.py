@@ -23,7 +23,7 @@ import logging
 from array import array
 from collections.abc import Iterator
 
-from ariane.errors import StoreCorrupt, StoreError
+from ariane.errors import RecordsLost, StoreCorrupt, StoreError
 from ariane.kernels.scanned_record import NotARecord
 from ariane.protocol.records.record import FILLER_MAGIC, MAGIC, SIZE_AND_MAGIC
 from ariane.store.disk.files import OpenFiles
@@ -57,15 +57,13 @@ SCANNED_KEYS_MAX = 32 << 20  # bytes of index keys that a start has in memory; t
 CLOCK_SKEW_MAX_MS = 86_400_000  # clocks are hardly ever set back by more than a day; a flipped bit makes years
 
 
-def refuse_loss(loaded: LoadedStore, *, accept_loss: bool) -> list[str]:
+def refuse_loss(loaded: LoadedStore, config: StoreConfig) -> list[str]:
     """Check that the log has all files it should have, before the start changes anything, and return lines to report.
 
-    Args:
-        accept_loss: start although messages that were on the disk are missing.
-
     Raises:
-        StoreError: the log, or its end, is missing.
+        StoreError: the log, or its end, is missing, and the loss is not accepted.
         StoreCorrupt: a file between others is missing.
+        RecordsLost: the loss is accepted, or is that of a crash, but must not be repaired.
     """
     log, gap, clean, checkpoint = loaded.log, loaded.gap, loaded.clean, loaded.checkpoint.latest
     # A crash can lose a file that no flush had reached; any other missing file is a loss.
@@ -74,8 +72,10 @@ def refuse_loss(loaded: LoadedStore, *, accept_loss: bool) -> list[str]:
             log.path(gap), 0, "this commit log file is missing between others: put it back, or move the later ones away"
         )
     loss = _loss(log, gap, loaded.queues, checkpoint, clean=clean)
-    if loss and not accept_loss:
+    if loss and not config.accept_empty_log:
         raise StoreError(f"{loss}. {_LOSS_FIX}")
+    if not config.repairs_loss and (loss or gap is not None):
+        raise RecordsLost(loss or f"{log.path(gap or 0)} is missing, and later files are not")
     return [f"{loss}. The loss was accepted"] if loss else []
 
 
@@ -139,6 +139,7 @@ class LogRecovery:
         self.scanned_keys: list[ScannedKeys] = []
         self._key_bytes = 0  # size of the scanned keys
         self._loaded = loaded  # the files
+        self._repairs_loss = config.repairs_loss
         self._damaged_directory = backup_directory(config.root)  # receives former bytes of corrupt ranges
         # Reads from `read_from` on; its end is that of the log.
         self._scanner = RecordScanner(
@@ -169,11 +170,17 @@ class LogRecovery:
             self._newest_ms = run.scanned.times.last_ms
             self._commits.extend(run.scanned.commits)
             for corrupt in scanner.corrupt_ranges[len(self._overwritten) :]:
+                self._check_loss(str(corrupt))
                 store_ms = max(scanner.min_store_ms, 1)
                 self._overwritten.append(overwrite(self._loaded.files, log, corrupt, store_ms, self._damaged_directory))
             self._add_keys(run)
             yield run
         self.corrupt_ranges += scanner.corrupt_ranges
+
+    def _check_loss(self, loss: str) -> None:
+        """Refuse to repair the log if that hides the loss of complete records from the next start."""
+        if not self._repairs_loss:
+            raise RecordsLost(loss)
 
     def _add_keys(self, run: ScannedRun) -> None:
         if self._scanner.hash_keys:
@@ -185,16 +192,16 @@ class LogRecovery:
     def finish(self) -> RecoveryReport:
         """Make the end of the log its end on the disk, too."""
         loaded, plan, scanner = self._loaded, self.plan, self._scanner
-        notes, cut_bytes, torn_bytes = list(plan.notes), 0, 0
+        notes, cut_bytes = list(plan.notes), 0
+        if not plan.is_empty:  # what is left of a log without a record does not count
+            cut_bytes = _data_size(loaded.log, scanner.end)
+            remainder = f"{cut_bytes} bytes at {scanner.end}: no valid record follows there ({scanner.stop_reason})"
+            if cut_bytes > _torn_size(loaded.log, scanner.end):
+                self._check_loss(remainder)
+            if cut_bytes:
+                notes.append(f"Removed {remainder}")
         if loaded.log.bases:
-            torn_bytes = _torn_size(loaded.log, scanner.end)
-            cut_bytes = _cut(loaded.files, loaded.log, plan.read_from, scanner.end)
-        if plan.is_empty:
-            cut_bytes = 0  # what is left of a log without a record
-        elif cut_bytes:
-            notes.append(
-                f"Removed {cut_bytes} bytes at {scanner.end}: no valid record follows there ({scanner.stop_reason})"
-            )
+            _cut(loaded.files, loaded.log, plan.read_from, scanner.end)
         checkpoint_ms = 0 if plan.is_empty else loaded.checkpoint.latest.physic_ms
         return RecoveryReport(
             clean=loaded.clean,
@@ -207,12 +214,11 @@ class LogRecovery:
             notes=(*notes, *self._overwritten),
             corrupt_ranges=tuple(scanner.corrupt_ranges),
             commits=self._commits,
-            has_lost_records=bool(scanner.corrupt_ranges) or cut_bytes > torn_bytes,
         )
 
 
 def _torn_size(log: Segments, end: int) -> int:
-    """Return how many bytes the first part of a record can have at `end`, where the log ends."""
+    """Return how many bytes the first part of a record can have at `end`, where the log ends. A kill leaves no more."""
     head = log.read(end, SIZE_AND_MAGIC.size)
     size, magic = SIZE_AND_MAGIC.unpack(head.ljust(SIZE_AND_MAGIC.size, b"\0"))
     return size if magic in (MAGIC, FILLER_MAGIC) else len(head.rstrip(b"\0")) if size > 0 else 0
@@ -341,8 +347,8 @@ def _drop_after_gap(log: Segments, gap: int) -> str:
     return f"Removed {len(dropped)} commit log files after {gap}: the one before them never reached the disk"
 
 
-def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> int:
-    """Zero the log from `end` on, and make log and directory durable; return how many removed bytes were not zero."""
+def _data_size(log: Segments, end: int) -> int:
+    """Return how many bytes the log has from `end` on, without the zeros at both ends of what is read at once."""
     remainder = 0
     position: int | None = end
     while position is not None and log.has(position):
@@ -354,9 +360,13 @@ def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> int:
         data = log.read(position, CHUNK_BYTES)
         remainder += len(data.rstrip(b"\0")) - (len(data) - len(data.lstrip(b"\0")) if data.strip(b"\0") else 0)
         position += len(data)
+    return remainder
+
+
+def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> None:
+    """Zero the log from `end` on, and make log and directory durable."""
     log.truncate(end)
     for base in log.bases:
         if base + log.size > read_from:
             files.disk.fsync(files.get(log.path(base)))
     files.disk.fsync_dir(log.directory)
-    return remainder

@@ -62,14 +62,14 @@ def recover_store(
 
     Raises:
         StoreError: files of the log are missing.
+        RecordsLost: complete records are missing, and `config` does not allow to repair the log.
         StoreCorrupt: a file cannot be used as it is.
         ConfigError: the files were written with other sizes.
     """
     loaded = _load(config, files)
-    accepted = recovery.refuse_loss(loaded, accept_loss=config.accept_empty_log)
+    accepted = recovery.refuse_loss(loaded, config)
     mark_running(files, config.root)
     plan = recovery.plan_recovery(loaded, config)
-    is_of_java = loaded.checkpoint.is_of_java
     # Before the rebuild, which would otherwise number new records after those of a deleted topic.
     remove_deleted_queues(loaded.queues, deletions)
     recovering = recovery.LogRecovery(loaded, config, plan)
@@ -91,7 +91,7 @@ def recover_store(
         index=index,
         delayed=delayed,
         deletions=deletions,
-        report=recovery.merge_report(report, recovering.corrupt_ranges, notes)._replace(is_of_java=is_of_java),
+        report=recovery.merge_report(report, recovering.corrupt_ranges, notes),
     )
 
 

@@ -21,8 +21,8 @@ from ariane.broker.state.saved.change_records import PREFIX
 from ariane.broker.state.topic_registry import READ_WRITE, TopicRegistry
 from ariane.errors import StoreError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig, topic_name_fault
-from ariane.store.disk.files import Disk, read_whole
-from ariane.store.log import checkpoint
+from ariane.store.disk.files import Disk
+from ariane.store.log.checkpoint import read_checkpoint
 
 log = logging.getLogger("ariane.broker.state")
 
@@ -44,7 +44,7 @@ def refuse_loss(disk: Disk, root: str, builtin: Collection[str], *, restores: bo
         return
     present = _names(disk, f"{root}/consumequeue")
     topics = [name for name in present if name not in builtin]
-    saved = checkpoint.decode(read_whole(disk, f"{root}/checkpoint") or b"")
+    saved = read_checkpoint(disk, f"{root}/checkpoint")
     is_ours = saved.safe_offset is not None
     if not topics and (present or not is_ours or not saved.queue_files):
         return
