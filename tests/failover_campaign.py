@@ -365,9 +365,9 @@ async def run(seed: int, minutes: float, ttl_s: int, home: Path, write: Callable
             await create_topic(hosts)
             has_java = seed % 3 == 0 and not java.available()
             load, faults = CampaignLoad(hosts.namesrv, has_java=has_java), Faults(hosts, rng, ttl_s)
-            end = time.monotonic() + 60 * minutes
             async with load.running(), asyncio.TaskGroup() as tasks:
                 supervisor = tasks.create_task(supervise(hosts, faults))
+                end = time.monotonic() + 60 * minutes  # after the start of the clients, which a busy machine delays
                 while time.monotonic() < end:
                     await one_round(hosts, load, faults, write)
                 supervisor.cancel()
