@@ -6,9 +6,9 @@
 Both brokers hold the same number of messages with the same keys and bodies, in as many queues as partitions. A round has all
 measurements, each on one system after the other, in changing order. The first rounds are not measured: the JVM compiles. CPU time
 is that of Spark: the driver's JVM and the Python workers, without the servers, whose CPU time is reported separately. The session
-has the jar for column pruning, and compiled modules of Spark. All of this runs twice, with native kernels and with Python's, with a
-session and servers of their own. `--only` with `--merge` replaces single rows of a result. Spark ends Python processes that were
-idle for a minute, so rows that are measured together may pay for their start.
+has the optional jar, with which Spark reads columns, and compiled modules of Spark. All of this runs twice, with native kernels and
+with Python's, with a session and servers of their own. `--only` with `--merge` replaces single rows of a result. Spark ends Python
+processes that were idle for a minute, so rows that are measured together may pay for their start.
 
   six columns     the columns that both have and most jobs need: topic, queue, offset, key, body, time
   six, selected   the same six by a select, without a schema, which the jar for column pruning passes on
@@ -216,7 +216,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), help="only these measurements")
     parser.add_argument("--ours", action="store_true", help="without Kafka")
     parser.add_argument("--properties", nargs="*", default=[], help="NAME=VALUE of the configuration of our broker")
-    parser.add_argument("--no-jar", action="store_true", help="without the jar for column pruning")
+    parser.add_argument(
+        "--no-jar", action="store_true", help="without the optional jar: no column pruning, rows instead of columns"
+    )
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, default=IMPLEMENTATIONS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the results to this file")

@@ -1,9 +1,10 @@
-"""With the jar, queries give the rows that they give without it, and read the columns that they need."""
+"""With the jar, queries give the rows that they give without it, read the columns that they need, and read them as columns."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -36,20 +37,26 @@ READ = {
     "order of the select": ["queue_id", "keys"],
     "filter": ["keys", "tags"],
     "schema": ["body", "body_error"],
+    "text": ["value", "value_error"],
     "field of a value": ["value", "value_error"],
     "errors of values": ["value", "value_error"],
     "pushed filter": ["queue_id", "keys"],
     "count of a store": ["topic"],
 }
+# Without a conversion of columns to rows: Spark reads rows, or the function reads columns.
+WITHOUT_CONVERSION = {"field of a value", "errors of values", "pushed filter", "count of a store", "function"}
 
 
 async def fill(namesrv: str) -> None:
     async with Admin(namesrv) as admin, Producer(namesrv, "P") as producer:
-        for topic in ("T", "PLAIN", "PRUNED"):
+        for topic in ("T", "PLAIN", "PRUNED", "EMPTY"):
             await admin.create_topic(topic, queues=2)
         for number in range(6):
             body = b'{"id": %d, "customer": "C%d"}' % (number, number) if number else b"no JSON"
             await producer.send(Message(topic="T", body=body, keys=[f"K{number}"], tags="AB"[number % 2]))
+        for number in range(8):  # for several Arrow batches of each queue
+            body = random.Random(number).randbytes(3_000_000)
+            await producer.send(Message(topic="T", body=body, properties={"umlaut": "ä", f"n{number}": "1"}))
 
 
 @pytest.mark.spark
@@ -68,8 +75,13 @@ def test_queries_give_the_same_rows_and_read_fewer_columns(spark: SparkSession, 
     assert run.returncode == 0, run.stderr[-3000:]
     pruned: dict[str, pruning_cases.Result] = json.loads(run.stdout.splitlines()[-1])
     assert {name: case["rows"] for name, case in pruned.items()} == {name: case["rows"] for name, case in plain.items()}
-    assert pruned["copies"]["rows"] == ["12"]
+    assert [row[-2:] for row in pruned["copies"]["rows"]] == ["2]"] * 14, "a stream and a batch copied each message"
+    assert pruned["stream"]["rows"][14:] == ["14"], "rows of its progress"
+    assert not pruned["no messages"]["rows"]
+    assert len(pruned["batches without rows"]["rows"]) == 1
     assert {name: pruned[name]["read"] for name in READ} == READ
+    assert {name for name, case in pruned.items() if not case.get("columnar", True)} == WITHOUT_CONVERSION
+    assert not any(case.get("columnar", False) for case in plain.values())
     assert len(plain["count"]["read"]) == 25, "of 31: Spark prints no more"
 
 
@@ -83,7 +95,8 @@ def test_the_same_source_gives_the_same_jar(tmp_path: Path) -> None:
 
 def test_both_lists_of_versions_are_the_same() -> None:
     versions = ", ".join(f'"{version}"' for version in pruning.SPARK_VERSIONS)
-    assert f"List.of({versions});" in compilation.SOURCE.read_text(encoding="utf-8")
+    source = Path(pruning.__file__).with_name("ColumnPruning.java")
+    assert f"List.of({versions});" in source.read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -109,7 +122,7 @@ def test_without_a_compiler_the_error_names_the_alternative(source_installation:
 def test_an_error_of_the_compiler_is_reported(source_installation: Any, tmp_path: Path) -> None:
     broken = tmp_path / "Broken.java"
     broken.write_text("class {")
-    source_installation.setattr(compilation, "SOURCE", broken)
+    source_installation.setattr(compilation, "SOURCES", [broken])
     with pytest.raises(ConfigError, match=r"javac = .*cannot compile .*expected"):
         pruning.pruning_jar()
     assert not list(tmp_path.rglob("*.jar"))

@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 from ariane.spark.availability import require_filters, require_stream_reads, require_stream_writes
 from ariane.spark.read.batch import BatchReader, FilteredReader
 from ariane.spark.read.source_options import parse
-from ariane.spark.records import record_columns
+from ariane.spark.records import arrow_messages, record_columns
 from ariane.spark.reporting import hide_traceback, reader_or_error
 from ariane.spark.values import body_options
 from ariane.spark.values.value_columns import ValueColumns, declared_columns, value_columns
+from ariane.spark.values.value_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -65,7 +66,9 @@ class RocketMQSource(DataSource):
         return reader_or_error(reader)
 
     def _columns(self, schema: StructType) -> ValueColumns:
-        return value_columns(body_options.parse(self.options, FORMAT), schema, record_columns.COLUMNS)
+        requested = arrow_messages.requested_schema(schema)
+        columns = value_columns(body_options.parse(self.options, FORMAT), requested or schema, record_columns.COLUMNS)
+        return columns if requested is None else columns._replace(message_schema=arrow_schema(requested))
 
     @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -3,7 +3,7 @@
  *   count(), select ─→ PrunedScanBuilder ─→ Spark's PythonScanBuilder, with a schema of these columns ─→ Python, as by .schema(…)
  *
  * Spark's wrapper of Python sources, which this extends, passes filters to them but no columns. Spark prefers a format in a jar to
- * a Python source of the same name. Executors receive no object of these classes.
+ * a Python source of the same name. Where it can, Spark then reads columns instead of rows (`ColumnarReading`).
  */
 package ariane.spark;
 
@@ -91,11 +91,13 @@ public abstract class ColumnPruning extends PythonDataSourceV2 implements DataSo
         private final StructType declared;
         private final CaseInsensitiveStringMap options;
         private Filter[] filters = {};
+        private StructType schema;
         private PythonScanBuilder builder;
 
         PrunedScanBuilder(String format, StructType declared, CaseInsensitiveStringMap options) {
             this.format = format;
             this.declared = declared;
+            this.schema = declared;
             this.options = options;
             this.builder = newBuilder(declared);
         }
@@ -114,7 +116,7 @@ public abstract class ColumnPruning extends PythonDataSourceV2 implements DataSo
         /* Called after pushFilters, whose reader has the columns of the declared schema: another one gets the same filters. */
         @Override
         public void pruneColumns(StructType required) {
-            StructType schema = columnsFor(required);
+            schema = columnsFor(required);
             if (!schema.equals(declared)) {
                 builder = newBuilder(schema);
                 builder.pushFilters(filters);
@@ -123,14 +125,24 @@ public abstract class ColumnPruning extends PythonDataSourceV2 implements DataSo
 
         @Override
         public Scan build() {
-            return builder.build();
+            boolean isColumnar = ColumnarReading.supports(format, schema) && (filters.length == 0 || !pushesFilters());
+            return isColumnar ? new ColumnarReading.ColumnarScan(newSource(), schema, options) : builder.build();
         }
 
-        /* Return a builder with a source of its own, because a source keeps the reader of its first schema. */
+        /* Return whether Python may read less because of filters. Its plan for them is made for rows. */
+        private boolean pushesFilters() {
+            return !"false".equalsIgnoreCase(options.getOrDefault("pushDownPredicate", "false"));
+        }
+
         private PythonScanBuilder newBuilder(StructType schema) {
+            return new PythonScanBuilder(newSource(), format, schema, options);
+        }
+
+        /* Return a source of its own for each scan, because a source keeps the reader of its first schema. */
+        private PythonDataSourceV2 newSource() {
             PythonDataSourceV2 source = new PythonDataSourceV2();
             source.setShortName(format);
-            return new PythonScanBuilder(source, format, schema, options);
+            return source;
         }
 
         /* Return the columns that the Python source has to read, at least one, in the order of the declared schema. */

@@ -1,4 +1,4 @@
-"""The optional jar with which Spark prunes columns of the formats. Its only source is `ColumnPruning.java`; Python still reads.
+"""The optional jar with which Spark prunes columns of the formats, and reads columns instead of rows. Python still reads.
 
 A release contains the jar. Another installation compiles it on first use, if a Java compiler is available.
 """
@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 
 from ariane.errors import ConfigError
-from ariane.spark.pruning.compilation import SOURCE, compile_jar
+from ariane.spark.pruning.compilation import SOURCES, compile_jar
 
 SPARK_VERSIONS = (
     "4.2",
     "4.3",
 )  # as in the source: it extends internal classes of Spark, so each version has to be tested
-RELEASED = SOURCE.with_name("ariane-spark.jar")
+RELEASED = Path(__file__).with_name("ariane-spark.jar")
 
 
 def pruning_jar() -> str:
@@ -39,7 +39,8 @@ def pruning_jar() -> str:
         raise ConfigError("Spark", pyspark.__version__, fix)
     if RELEASED.exists():
         return str(RELEASED)
-    digest = hashlib.sha256(SOURCE.read_bytes() + pyspark.__version__.encode()).hexdigest()[:16]
+    contents = [pyspark.__version__.encode(), *(source.read_bytes() for source in SOURCES)]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:16]
     target = Path.home() / ".cache" / "ariane" / "spark" / f"column-pruning-{digest}.jar"
     if not target.exists():
         _compile(target)
@@ -66,7 +67,6 @@ def _compile(target: Path) -> None:
         try:
             compile_jar(javac, installed_jars(), jar)
         except subprocess.CalledProcessError as error:
-            raise ConfigError(
-                "javac", javac, f"cannot compile {SOURCE.name}: {error.stderr.strip()}; {instead}"
-            ) from error
+            fix = f"cannot compile the jar for column pruning: {error.stderr.strip()}; {instead}"
+            raise ConfigError("javac", javac, fix) from error
         jar.replace(target)

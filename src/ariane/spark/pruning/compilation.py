@@ -7,7 +7,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("ColumnPruning.java")
+SOURCES = sorted(Path(__file__).parent.glob("*.java"))
 FORMATS = ("Messages", "StoreFiles")  # the classes that Spark finds by their short names
 REGISTRATION = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
 JAVA_RELEASE = "17"  # the oldest that Spark 4 runs on
@@ -15,14 +15,14 @@ TIMESTAMP = (2020, 1, 1, 0, 0, 0)  # the same sources give the same jar
 
 
 def compile_jar(javac: str, spark_jars: Path, target: Path) -> None:
-    """Compile the source with the jars of Spark, and write the jar `target`.
+    """Compile the sources with the jars of Spark, and write the jar `target`.
 
     Raises:
         subprocess.CalledProcessError: the compiler failed; `stderr` has its messages.
     """
     with tempfile.TemporaryDirectory() as classes:
         command = [javac, "-nowarn", "-proc:none", "-encoding", "UTF-8", "--release", JAVA_RELEASE]
-        command += ["-cp", f"{spark_jars}/*", "-d", classes, str(SOURCE)]
+        command += ["-cp", f"{spark_jars}/*", "-d", classes, *map(str, SOURCES)]
         subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
         entries = {path.relative_to(classes).as_posix(): path.read_bytes() for path in Path(classes).rglob("*.class")}
     entries[REGISTRATION] = "".join(f"ariane.spark.ColumnPruning${name}\n" for name in FORMATS).encode()

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from ariane.errors import ConfigError, ProtocolError
+from ariane.spark.records.arrow_messages import to_messages
 from ariane.spark.records.record_columns import ERROR_COLUMN
 from ariane.spark.records.schema import requested_columns
 from ariane.spark.values import json_bodies
@@ -51,6 +52,7 @@ class ValueColumns(NamedTuple):
     options: BodyOptions
     schema: BodySchema
     kind: ValueType | None  # of the column `value`; None: it is not requested
+    message_schema: pa.Schema | None = None  # of messages (`records.arrow_messages`); None: Spark reads rows
 
     @property
     def stored(self) -> list[str]:
@@ -67,10 +69,11 @@ class ValueColumns(NamedTuple):
             ProtocolError: a body cannot be decoded, and bodyErrors is `fail`.
             RegistryUnavailable: the schema of a body cannot be looked up.
         """
-        if self.kind is None:
-            yield from batches
-            return
-        decode, kind = _decoder(self.options, self.schema, self.kind), arrow_type(self.kind)
+        completed = iter(batches) if self.kind is None else self._with_values(batches, self.kind)
+        return completed if self.message_schema is None else to_messages(completed, self.message_schema)
+
+    def _with_values(self, batches: Iterable[pa.RecordBatch], value: ValueType) -> Iterator[pa.RecordBatch]:
+        decode, kind = _decoder(self.options, self.schema, value), arrow_type(value)
         for batch in batches:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             values, errors = decode_bodies(columns["body"].to_pylist(), decode, kind)

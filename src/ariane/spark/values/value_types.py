@@ -62,6 +62,12 @@ def arrow_type(kind: ValueType) -> pa.DataType:
     return SCALARS[kind]
 
 
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects for `schema`."""
+    fields = [(field, arrow_type(from_spark(field.dataType, field.name))) for field in schema.fields]
+    return pa.schema([pa.field(field.name, kind, field.nullable) for field, kind in fields])
+
+
 def from_spark(kind: DataType, path: str) -> ValueType:
     """Return the type of a column.
 
