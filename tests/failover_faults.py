@@ -16,6 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import Context
 from typing import Any
 from unittest import mock
 
@@ -32,7 +33,7 @@ from ariane.failover.member_state import (
 )
 from ariane.testing.virtual.virtual_time import VirtualLoop
 from failover_checker import InvariantBroken
-from failover_world import NAMES, FailoverWorld, SimulationResult, Unreachable
+from failover_world import NAMES, FailoverWorld, SimulationResult, Unreachable, retrieved
 
 Fault = Callable[[FailoverWorld, random.Random], Awaitable[None]]
 
@@ -197,6 +198,17 @@ async def hung_disk(world: FailoverWorld, rng: random.Random) -> None:
     world.disks[some(world, rng)].hung_until = world.loop.time() + rng.choice((1, 4, 15))
 
 
+async def failed_flush(world: FailoverWorld, rng: random.Random) -> None:
+    """A flush fails once; later the process is killed, and its file system is mounted again."""
+    member = world.members[some(world, rng)]
+    if member.process.is_alive:
+        member.process.start(member.fail_flush()).add_done_callback(retrieved, context=Context())
+    await asyncio.sleep(rng.choice((1, 9, 20)))
+    world.stop(member.name, is_mounted_again=True)
+    await asyncio.sleep(rng.choice((0.5, 5)))
+    world.restart(member.name)
+
+
 async def stray_epoch(world: FailoverWorld, rng: random.Random) -> None:
     """A directory of another environment is started with the name of a member, and greets with what it promised there."""
     source, target = rng.sample(NAMES, 2)
@@ -221,6 +233,7 @@ FAULTS: tuple[Fault, ...] = (
     service_down,
     service_elects,
     hung_disk,
+    failed_flush,
     stray_epoch,
 )
 
@@ -366,6 +379,8 @@ PLANTED: dict[str, tuple[tuple[Fault, ...], str, int]] = {
     "check when the wait begins": ((pause, isolate), "3 13", 0),
     "renewal although the disk hangs": ((hung_disk,), "12", 0),
     "same incarnation after another boot": ((power_loss_of_two, power_loss), "1 3 7", 0),
+    "same incarnation after a failed flush": ((failed_flush,), "1 3 7 11", 2),
+    "records of a failed flush are trusted": ((failed_flush,), "1 3 7", 1),
     "acknowledged before the flush": ((power_loss_of_all,), "1 3 7", 0),
     "stale candidate": ((planned_stop, isolate_pair), "1 2 3 7", 5),
     "set below the least size": ((kill, isolate), "14", 0),

@@ -17,12 +17,15 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from ariane.errors import ArianeError, CoordinationUnavailable
 from ariane.failover import decisions
 from ariane.failover.agent import FailoverAgent
 from ariane.failover.coordination import WriteOutcome
 from ariane.failover.leader_record import InSyncMember, LeaderRecord
 from ariane.failover.member_state import (
+    NEVER,
     EpochNamed,
     HigherEpoch,
     LeaseTimes,
@@ -43,6 +46,7 @@ CALL_S = 0.3  # time limit of a call between members
 FETCH_S = 0.25
 LAG_S = 1.5
 FLUSH_S = 0.5
+REOPEN_S = 5.0
 SERVING = (MemberRole.MASTER, MemberRole.HOLDING)
 
 
@@ -60,9 +64,29 @@ class MemberDisk:
         self.epoch = 0
         self.boots = 0
         self.hung_until = 0.0
+        # Since a failed flush: entries from here on can be read, and are not on the disk, although later flushes succeed.
+        self.dropped: int | None = None
+        self.proven: int | None = None  # where the entries end that the member trusts; None: it trusts all
 
     def epochs(self) -> list[int]:
         return [epoch for epoch, _ in self.log]
+
+    def next_incarnation(self) -> None:
+        self.boots += 1
+        self.member = InSyncMember(self.member.name, str(self.boots))
+
+    def cut(self, end: int) -> None:
+        del self.log[end:]
+        self.flushed = min(self.flushed, end)
+        self.proven = None
+        if self.dropped is not None and end <= self.dropped:
+            self.dropped = None  # what is written there from now on is flushed
+
+    def lose_cache(self, end: int) -> None:
+        """Lose the entries from `end` on, and those that a failed flush dropped."""
+        end = end if self.dropped is None else min(end, self.dropped)
+        del self.log[end:]
+        self.flushed, self.dropped = min(self.flushed, end), None
 
 
 class MemberClock:
@@ -101,6 +125,8 @@ class SimulatedMember:
         self.agent = FailoverAgent(state, service=self.service, replica=self, clock=self.clock)
         self.process = world.loop.process(name)
         self.confirmed = 0
+        self.own = self.disk.member  # the incarnation that leads
+        self.has_failed = False  # a flush, until the store is opened again
         self.epoch_start = 0  # where the log of the epoch that it leads begins
         self.target: LeaderRecord | None = None  # record of the holder that it follows
         self.is_reconciled = False
@@ -110,7 +136,7 @@ class SimulatedMember:
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.probe_at = self.loop_at = now
         for work in (self.agent.run, self._probe, self._turn, self._flush, self._follow, self._maintain_set):
-            self.process.start(self._guard(work)).add_done_callback(_retrieved, context=Context())
+            self.process.start(self._guard(work)).add_done_callback(retrieved, context=Context())
 
     @property
     def state(self) -> MemberState:
@@ -153,7 +179,7 @@ class SimulatedMember:
                 continue
             now = self.clock.boottime()
             fresh = {m for m, at in self.caught_up_at.items() if now - at <= LAG_S and self.copied[m] >= self.confirmed}
-            self.complete = {self.disk.member, *fresh}
+            self.complete = {self.own, *fresh}
             wanted, names = set(self.complete), {member.name for member in self.complete}
             if len(wanted) < self.world.min_in_sync and self.world.planted != "set below the least size":
                 wanted |= {member for member in self.stored_set() if member.name not in names}
@@ -164,7 +190,8 @@ class SimulatedMember:
         while True:
             await asyncio.sleep(FETCH_S)
             target = self.target
-            if target is None or target.holder == self.name or self.state.role in decisions.LEADING:
+            is_leading = self.state.role in decisions.LEADING
+            if target is None or target.holder == self.name or is_leading or self.has_failed:
                 continue
             try:
                 await self._copy(target)
@@ -179,14 +206,17 @@ class SimulatedMember:
                 return
             same = next((at for at, (a, b) in enumerate(zip(epochs, disk.epochs(), strict=False)) if a != b), None)
             end = min(len(epochs), len(disk.log)) if same is None else same
+            if disk.proven is not None and self.world.planted != "records of a failed flush are trusted":
+                end = min(end, disk.proven)
             self.world.checker.on_cut(disk.member, disk.log, end)
-            del disk.log[end:]
-            disk.flushed = min(disk.flushed, end)
+            disk.cut(end)
             self.is_reconciled = True
             self.agent.observe(Reconciled(target.epoch))
         await self._disk()
         if self.world.has_flushed_acks and self.world.planted != "acknowledged before the flush":
             disk.flushed = len(disk.log)
+        if self.has_failed:
+            return
         answer = await self.world.call(self.name, target.holder, "fetch", disk.member, target.epoch, len(disk.log))
         epoch, start, entries, confirmed = answer
         if not self._is_current(target) or epoch < disk.epoch or start != len(disk.log):
@@ -195,7 +225,8 @@ class SimulatedMember:
         self.confirmed = min(confirmed, len(disk.log))
 
     def _is_current(self, target: LeaderRecord) -> bool:
-        return self.target is target and target.epoch >= self.disk.epoch and self.state.role not in decisions.LEADING
+        is_following = self.target is target and self.state.role not in decisions.LEADING
+        return is_following and target.epoch >= self.disk.epoch and not self.has_failed
 
     # --- calls of other members and of clients ---
 
@@ -238,12 +269,12 @@ class SimulatedMember:
     async def send(self, value: str) -> None:
         epoch = self.state.epoch
         await self._disk()
-        if not self.agent.may_answer(epoch) or len(self.complete) < self.world.min_in_sync:
-            raise Unreachable("not a master, or too few members")
+        if not self.agent.may_answer(epoch) or len(self.complete) < self.world.min_in_sync or self.has_failed:
+            raise Unreachable("not a master, too few members, or a failed disk")
         self.disk.log.append((epoch, value))
         position = len(self.disk.log) - 1
         waiter: asyncio.Future[None] = self.world.loop.create_future()
-        waiter.add_done_callback(_retrieved, context=Context())
+        waiter.add_done_callback(retrieved, context=Context())
         self.waiters.append((position, waiter))
         if self.world.has_flushed_acks:
             await asyncio.sleep(0.01)
@@ -288,10 +319,23 @@ class SimulatedMember:
             if not waiter.done():
                 waiter.set_result(None)
 
+    async def fail_flush(self) -> None:
+        """Fail a flush, and open the store again later."""
+        disk = self.disk
+        disk.dropped = disk.proven = min(at for at in (disk.flushed, disk.dropped, disk.proven) if at is not None)
+        if self.world.planted != "same incarnation after a failed flush":
+            disk.next_incarnation()
+            self.agent.state = replace(self.state, me=disk.member)
+        self.has_failed = True
+        await asyncio.sleep(REOPEN_S)
+        while self.state.role in decisions.LEADING:
+            await asyncio.sleep(FETCH_S)
+        self.has_failed = self.is_reconciled = False
+
     # --- FailoverReplica ---
 
     def health(self) -> TimePassed:
-        return TimePassed(self.probe_at, self.loop_at)
+        return TimePassed(NEVER if self.has_failed else self.probe_at, self.loop_at)
 
     def hold(self) -> None:
         pass
@@ -320,6 +364,7 @@ class SimulatedMember:
         await asyncio.sleep(self.world.rng.uniform(0, 0.3) + self.world.prepare_s)
         await self._disk()
         self.copied, self.caught_up_at, self.complete, self.target = {}, {}, set(self.stored_set()), None
+        self.own = self.disk.member
         self.confirmed = min(self.confirmed, len(self.disk.log))
         self.epoch_start = len(self.disk.log)
         self.world.checker.on_promoted(self.name, epoch, self.disk.log)
@@ -403,7 +448,7 @@ class FailoverWorld:
         member = self.members.get(target)
         if member is not None and member.process.is_alive and (source, target) not in self.blocked:
             call = member.process.start(getattr(member, method)(*args))
-            call.add_done_callback(_retrieved, context=Context())
+            call.add_done_callback(retrieved, context=Context())
             try:
                 async with asyncio.timeout(deadline - self.loop.time()):
                     result = await asyncio.shield(call)
@@ -444,7 +489,7 @@ class FailoverWorld:
             value = f"v{self.values}"
             if member.process.is_alive:
                 for work in (partial(member.send, value), member.read):
-                    member.process.start(self._judge(work)).add_done_callback(_retrieved, context=Context())
+                    member.process.start(self._judge(work)).add_done_callback(retrieved, context=Context())
 
     async def _judge(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -456,15 +501,16 @@ class FailoverWorld:
 
     # --- processes ---
 
-    def stop(self, name: str, *, loses_power: bool = False) -> None:
+    def stop(self, name: str, *, loses_power: bool = False, is_mounted_again: bool = False) -> None:
         """Kill a member. After a power loss, what was not flushed is missing, and its incarnation is another."""
         self.members[name].process.kill()
         disk = self.disks[name]
+        if is_mounted_again:
+            disk.lose_cache(len(disk.log))
         if loses_power:
-            disk.boots += 1
-            del disk.log[disk.flushed :]
+            disk.lose_cache(disk.flushed)
             if not self.has_flushed_acks and self.planted != "same incarnation after another boot":
-                disk.member = InSyncMember(name, str(disk.boots))
+                disk.next_incarnation()
 
     def restart(self, name: str) -> None:
         if not self.members[name].process.is_alive:
@@ -515,6 +561,6 @@ async def _call(function: Callable[[], None]) -> None:
     function()
 
 
-def _retrieved(done: asyncio.Future[Any]) -> None:
+def retrieved(done: asyncio.Future[Any]) -> None:
     if not done.cancelled():
         done.exception()
