@@ -19,6 +19,7 @@ from ariane.proxy.conversion.grpc_messages import MESSAGE_TYPES
 from ariane.proxy.conversion.grpc_statuses import StatusCode
 
 DIRECTORY = Path(str(files(api)))
+NATIVE_COPY = Path(__file__).resolve().parents[2] / "native" / "core" / "messaging.binpb"
 
 
 def compiled(target: Path) -> bytes:
@@ -36,6 +37,10 @@ def test_the_compiled_file_is_that_of_the_sources(tmp_path: Path) -> None:
 
     stored = (DIRECTORY / "messaging.binpb").read_bytes()
     assert FileDescriptorSet.FromString(stored) == FileDescriptorSet.FromString(compiled(tmp_path / "set"))
+
+
+def test_the_native_kernels_have_the_same_messages() -> None:
+    assert NATIVE_COPY.read_bytes() == (DIRECTORY / "messaging.binpb").read_bytes()
 
 
 def test_messages_are_not_in_the_default_pool() -> None:
@@ -65,4 +70,4 @@ def test_numbers_are_those_of_the_protocol(own: dict[str, int], name: str) -> No
 
 
 if __name__ == "__main__":
-    sys.exit(not compiled(DIRECTORY / "messaging.binpb"))
+    sys.exit(not NATIVE_COPY.write_bytes(compiled(DIRECTORY / "messaging.binpb")))

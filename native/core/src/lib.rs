@@ -11,6 +11,8 @@ pub mod batch;
 pub mod columns;
 #[cfg(target_os = "linux")]
 pub mod file_map;
+#[cfg(all(unix, feature = "grpc"))]
+pub mod grpc;
 pub mod header;
 pub mod index;
 pub mod json;
@@ -52,6 +54,10 @@ mod ariane_native {
     use crate::signed;
     use crate::slots;
     use crate::turn;
+
+    #[cfg(unix)]
+    #[pymodule_export]
+    use crate::grpc::binding::{GrpcPort, PlainSends};
 
     /// Version of the interface to `ariane.kernels`, which must expect this one.
     #[pymodule_export]
