@@ -24,6 +24,7 @@ from ariane.console.areas.traces.trace_sources import FetchedTrace, fetch_live_t
 from ariane.model.topic import TRACE_TOPIC, SubscriptionGroupConfig
 from ariane.reports.trace_steps import StepKind
 from ariane.testing import LocalCluster
+from grpc_transports import TRANSPORTS
 
 PROGRAMS = Path(__file__).parent / "official_5x_clients"
 PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
@@ -85,10 +86,11 @@ def node_modules() -> Path:
     return fetched(NODE_CLIENT.replace("@", "-"), fetch) / "node_modules"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     pytest.importorskip("grpc", reason="the extra grpc is not installed")
-    with LocalCluster(grpc_server_enable=True, transaction_check_interval=500, transaction_time_out=500) as servers:
+    settings = {"grpc_transport": request.param, "transaction_check_interval": 500, "transaction_time_out": 500}
+    with LocalCluster(grpc_server_enable=True, **settings) as servers:
         for topic in TOPICS:
             servers.create_topic(topic)
         yield servers

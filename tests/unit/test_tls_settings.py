@@ -158,7 +158,7 @@ def test_files_that_do_not_fit_are_named(authority: TestAuthority, tmp_path: Pat
 
 
 def test_tls_1_2_is_the_oldest_version(authority: TestAuthority) -> None:
-    context, _ = server_context(server(authority.files("versions")))
+    context, _, _ = server_context(server(authority.files("versions")))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert context.options & ssl.OP_NO_RENEGOTIATION
 

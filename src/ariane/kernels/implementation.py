@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ariane.errors import ConfigError
 from ariane.kernels import record_runs
+from ariane.kernels.grpc_port import OpenGrpcPort
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
 from ariane.kernels.native_records import NativeRecords
@@ -44,6 +45,11 @@ class Implementation(Protocol):
     @property
     def native_records(self) -> NativeRecords | None:
         """Decodes records to columns; None: `ariane.spark.records` does, which needs packages of the extra spark."""
+        ...
+
+    @property
+    def open_grpc_port(self) -> OpenGrpcPort | None:
+        """Opens gRPC ports; None: grpcio does."""
         ...
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
@@ -99,6 +105,7 @@ class PythonCore:
 
     description = "python"
     native_records = None
+    open_grpc_port = None
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         return PythonSendEncoder(settings)

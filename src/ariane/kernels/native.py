@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from ariane.kernels.grpc_port import OpenGrpcPort
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native_records import NativeRecords
 from ariane.kernels.native_slots import NativeIndexSlots
@@ -85,6 +86,11 @@ class NativeCore:
     @property
     def native_records(self) -> NativeRecords | None:
         return None if self._failure.text else self._records
+
+    @property
+    def open_grpc_port(self) -> OpenGrpcPort | None:
+        # Windows has none, nor do builds of earlier sources.
+        return cast(OpenGrpcPort | None, getattr(self._module, "GrpcPort", None))
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         fallback = PythonSendEncoder(settings)

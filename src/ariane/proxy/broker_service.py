@@ -8,7 +8,7 @@ Handlers are those of the broker's ports, with access control, limits of account
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -16,7 +16,17 @@ import msgspec
 from ariane.errors import ArianeError, ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.limits.flow_limits import ServerLimits
-from ariane.net.replies import Handler, LateReply, Reply, abandon, error_reply, not_supported
+from ariane.net.replies import (
+    Handler,
+    LateReply,
+    Peer,
+    Reply,
+    ServedTurn,
+    TurnHandler,
+    abandon,
+    error_reply,
+    not_supported,
+)
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command, Fields
@@ -65,6 +75,7 @@ class BrokerMessageService:
         topics: Read once a route request is permitted.
         groups: Settings of groups.
         limits: Of all requests in flight; whether answers may be sent.
+        sends: Stores plain sends; None if access control decides about each.
     """
 
     def __init__(
@@ -75,12 +86,14 @@ class BrokerMessageService:
         topics: ServedTopics,
         groups: ServedGroups,
         limits: ServerLimits,
+        sends: TurnHandler | None = None,
     ) -> None:
         self.broker_name = broker_name
         self._handlers = handlers
         self._topics = topics
         self._groups = groups
         self._limits = limits
+        self._sends = sends
 
     async def topic(self, caller: Caller, name: str) -> TopicConfig:
         """Return a topic that the caller may send to or receive from."""
@@ -99,6 +112,29 @@ class BrokerMessageService:
         code = RequestCode.SEND_MESSAGE_V2
         reply = await self._request(caller, code, encode_header(request), body)
         return _decoded(code, reply, SendMessageResponse)
+
+    def plain_topic(self, name: str) -> TopicConfig | None:
+        """Return a topic that all clients may send to; None if `topic` has to decide."""
+        return None if self._sends is None else self._topics.get(name)
+
+    def send_turn(self, frames: bytes, position: int, peer: Peer) -> ServedTurn | None:
+        """Store the plain sends in `frames` from `position` on. Return None if the next one has to be served by itself."""
+        if self._sends is None or self._limits.overload_reason(0) or not self._may_answer():
+            return None
+        turn = self._sends.serve(frames, position, peer, 0.0)
+        if turn is None or isinstance(turn.responses, bytes):
+            return turn
+        return turn._replace(responses=self._count_until_done(turn.responses, turn.requests))
+
+    async def _count_until_done(self, responses: Awaitable[bytes], requests: int) -> bytes:
+        self._limits.in_flight += requests
+        try:
+            done = await responses
+        finally:
+            self._limits.in_flight -= requests
+        if not self._may_answer():
+            raise ReplyError(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_RESPONSIBLE)
+        return done
 
     async def pop(self, caller: Caller, request: PopMessage) -> PoppedRecords:
         """Take messages, or wait for some."""
@@ -148,12 +184,15 @@ class BrokerMessageService:
         command = Command(code, fields=fields, body=body, language=caller.language, version=caller.version)
         overload = self._limits.rejection(code, self._limits.overload_reason(0), 0.0)
         reply = Reply(ResponseCode.SYSTEM_BUSY, remark=overload) if overload else await self._serve(command, caller)
-        if self._limits.may_answer is not None and not self._limits.may_answer():
+        if not self._may_answer():
             abandon(reply)
             raise ReplyError(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_RESPONSIBLE)
         if reply.code != ResponseCode.SUCCESS:
             raise ReplyError(reply.code, reply.remark)
         return reply
+
+    def _may_answer(self) -> bool:
+        return self._limits.may_answer is None or self._limits.may_answer()
 
     async def _serve(self, command: Command, caller: Caller) -> Reply:
         handler = self._handlers.get(command.code)

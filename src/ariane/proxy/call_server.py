@@ -161,6 +161,15 @@ class CallServer:
         text = f"process client telemetryCommand failed. {refusal.text}"
         raise StreamRefused(text, is_internal=refusal.code is StatusCode.INTERNAL_SERVER_ERROR)
 
+    def open_plain(self, arrival: CallArrival) -> Call | None:
+        """Return the first of several calls of a client in place of all; None if each has to be opened by itself."""
+        if self._limits.quotas.is_active:
+            return None
+        try:
+            return self._open(arrival, 0)
+        except ArianeError:
+            return None
+
     # --- around a call ---
 
     def _open(self, arrival: CallArrival, size: int) -> Call:

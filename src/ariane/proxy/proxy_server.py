@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from ariane.errors import ConfigError
+from ariane.kernels.implementation import INSTALL, selected
 from ariane.net.listening.connection_gate import ConnectionGate
-from ariane.net.listening.server_tls import ServerTlsOptions, watched_tls
+from ariane.net.listening.server_tls import ServerTls, ServerTlsOptions, watched_tls
 from ariane.net.server import RemotingServer
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.signing import Credentials
 from ariane.proxy import request_signatures
 from ariane.proxy.call_server import CallServer, Method
 from ariane.proxy.calls.call import Call, ProxySettings
+from ariane.proxy.calls.plain_sends import PlainSendCalls, PlainSendService
 from ariane.proxy.calls.presence_calls import PresenceCalls
 from ariane.proxy.calls.receive_calls import ReceiveCalls
 from ariane.proxy.calls.route_calls import RouteCalls
@@ -26,6 +28,9 @@ from ariane.proxy.handle_renewal import SCAN_S, HandleRenewal
 from ariane.proxy.message_service import MessageService
 from ariane.proxy.traces.message_traces import MessageTraces
 from ariane.proxy.transport.aio_transport import AioTransport
+from ariane.proxy.transport.native_transport import NativeTransport
+
+TransportName = Literal["aio", "native", "auto"]
 
 HTTP_2 = "h2"  # the name that clients select by ALPN
 
@@ -44,6 +49,10 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Close the port, and end all calls."""
         ...
+
+
+class ProxyService(MessageService, PlainSendService, Protocol):
+    """The cluster, with a faster way for plain sends."""
 
 
 class ProxyAddress(NamedTuple):
@@ -112,13 +121,15 @@ class ProxyServer:
         traces: Of what the clients do.
         tls: Certificates, and whether connections must be encrypted.
         secret_key: Returns the secret key of an account; None if calls need no account.
+        address: Where it listens, and what clients are given.
+        transport: Its HTTP/2.
         now_ms: The clock of the broker.
     """
 
     def __init__(
         self,
         *,
-        service: MessageService,
+        service: ProxyService,
         settings: ProxySettings,
         server: RemotingServer,
         tls: ServerTlsOptions,
@@ -126,6 +137,7 @@ class ProxyServer:
         traces: MessageTraces,
         secret_key: Callable[[str], str | None] | None,
         address: ProxyAddress,
+        transport: TransportName,
         now_ms: Callable[[], int],
     ) -> None:
         self.port = address.port
@@ -137,6 +149,7 @@ class ProxyServer:
         self._tls = tls
         self._authentication = None if secret_key is None else AccountSignatures(secret_key)
         self._address = address
+        self._transport_name: TransportName = transport
         self._now_ms = now_ms
         self._transport: Transport | None = None  # None until it is started
         self._open = contextlib.AsyncExitStack()
@@ -168,10 +181,11 @@ class ProxyServer:
         renewal = HandleRenewal(service=service, traces=traces, is_connected=self._server.is_connected, now_ms=now_ms)
         sessions = ClientSessions(self._server, self._offsets, now_ms)
         routes = RouteCalls(service=service, settings=settings, advertised=address.advertised, host=address.host)
+        sends = SendCalls(service=service, settings=settings, traces=traces, now_ms=now_ms)
         calls = CallServer(
             calls=_Calls(
                 routes,
-                SendCalls(service=service, settings=settings, traces=traces, now_ms=now_ms),
+                sends,
                 ReceiveCalls(service=service, renewal=renewal, traces=traces, tasks=tasks, now_ms=now_ms),
                 TransactionCalls(service=service, traces=traces),
                 PresenceCalls(service=service, settings=settings, now_ms=now_ms),
@@ -180,7 +194,8 @@ class ProxyServer:
             limits=self._server.limits,
             authentication=self._authentication,
         )
-        transport = self._transport = AioTransport(calls, ConnectionGate(tls))
+        plain_sends = PlainSendCalls(service=service, settings=settings, traces=traces, now_ms=now_ms, turn=sends.turn)
+        transport = self._transport = self._create_transport(calls, plain_sends, tls)
         self._open.push_async_callback(transport.close)
         try:
             self.port = routes.port = await transport.start(address.bind, address.port)
@@ -189,3 +204,18 @@ class ProxyServer:
             fix = f"cannot listen on {place} ({reason}); stop what uses it or choose another port"
             raise ConfigError("grpcServerPort", address.port, fix) from error
         tasks.repeat(SCAN_S, renewal.renew_due, "renew deliveries to push consumers")
+
+    def _create_transport(self, calls: CallServer, sends: PlainSendCalls, tls: ServerTls) -> Transport:
+        name, open_port = self._transport_name, selected().open_grpc_port
+        verifies_clients = self._tls.verifies_clients and self._tls.client_auth != "none"
+        if name == "auto":
+            name = "aio" if open_port is None or verifies_clients else "native"
+        if name == "aio":
+            return AioTransport(calls, ConnectionGate(tls))
+        if open_port is None:
+            fix = f"needs the native kernels; install them with `{INSTALL}`, or choose auto"
+            raise ConfigError("grpcTransport", name, fix)
+        if verifies_clients:
+            fix = "cannot verify certificates of clients (tls.server.authClient); choose auto"
+            raise ConfigError("grpcTransport", name, fix)
+        return NativeTransport(calls=calls, sends=sends, tls=tls, open_port=open_port)

@@ -145,6 +145,9 @@ class GrpcSettings(AccessSettings, frozen=True, kw_only=True, rename=java_name):
     """Port for these clients, on bindAddress; 0 takes a free one."""
     grpc_trace_enable: Annotated[bool, ARIANE_ONLY, _SWITCH] = True
     """Write the message traces of these clients, which write none."""
+    grpc_transport: Annotated[Literal["aio", "native", "auto"], ARIANE_ONLY] = "aio"
+    """HTTP/2 of this port: the package grpcio (`aio`), or the `native` kernels. `auto`: native where they are installed, unless
+    certificates of clients are verified."""
     default_message_type: Annotated[Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"], ARIANE_ONLY] = "MIXED"
     """Type of messages that these clients may send to a topic which declares none (`message.type`). In 5.3.3, that is NORMAL."""
 

@@ -83,6 +83,8 @@ def create_proxy(services: PortServices, handlers: Mapping[int, Handler], traces
         topics=state.topics,
         groups=state.groups,
         limits=services.server.limits,
+        # With access control, each call is signed, and served by itself.
+        sends=services.server.turns.get(RequestCode.SEND_MESSAGE_V2) if services.access is None else None,
     )
     return ProxyServer(
         service=service,
@@ -93,6 +95,7 @@ def create_proxy(services: PortServices, handlers: Mapping[int, Handler], traces
         tls=config.server_tls(),
         secret_key=None if services.access is None else lambda key: _secret_key(services, key),
         address=_address(config, services.addr),
+        transport=config.grpc_transport,
         now_ms=services.clock.now_ms,
     )
 

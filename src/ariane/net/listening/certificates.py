@@ -153,6 +153,15 @@ def create(
     )
 
 
+def decrypted_key(pem: bytes, password: str) -> bytes:
+    """Return a key as unencrypted PKCS#8, in PEM. Raise ValueError if the password does not decrypt it."""
+    with naming_extras():
+        from cryptography.hazmat.primitives import serialization
+    key = serialization.load_pem_private_key(pem, password.encode())
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
 def _common_name(text: str) -> x509.Name:
     from cryptography import x509
 

@@ -83,6 +83,8 @@ class ServerTls:
         self._protocols = protocols
         self._context: ssl.SSLContext | None = None  # None until `load`, or the first connection of the test mode
         self._creating: asyncio.Future[None] | None = None  # creation of the test certificate
+        self._pair: KeyPair | None = None  # in the context
+        self.on_reloaded: Callable[[], None] | None = None  # called when files were replaced
         self.validity: Validity | None = None  # of the certificate; None without one, or with that of the test mode
         self._loaded: _Versions = ()  # of the files in the context
         self._seen: _Versions = ()  # of the files at the last check
@@ -118,6 +120,22 @@ class ServerTls:
         assert self._context is not None
         return self._context
 
+    async def key_pair(self) -> KeyPair:
+        """Return certificate and key of new connections, for TLS that is not Python's.
+
+        Raises:
+            ConfigError: the key cannot be decrypted.
+        """
+        await self.context()
+        pair, password = self._pair, self._options.files.key_password
+        assert pair is not None
+        if self.has_files and b"ENCRYPTED" in pair.key:
+            try:
+                return pair._replace(key=certificates.decrypted_key(pair.key, password))
+            except ValueError as error:
+                raise ConfigError("tls.server.keyPassword", None, f"does not decrypt the key ({error})") from None
+        return pair
+
     async def reload_if_changed(self) -> None:
         """Read the files again if they differ from those in use and did not change since the last call."""
         versions = await asyncio.to_thread(self._versions)
@@ -135,6 +153,8 @@ class ServerTls:
             log.info(
                 "New connections use the certificate %s, valid until %s", self._options.files.cert, self.validity.ends
             )
+            if self.on_reloaded is not None:
+                self.on_reloaded()
 
     async def reload(self) -> None:
         """Read the files again, at once. If they cannot be used, the former certificate stays in use, and the log says why."""
@@ -149,11 +169,11 @@ class ServerTls:
 
     def _read(self, *, must_be_valid: bool = False) -> None:
         versions = self._versions()
-        context, validity = server_context(self._options)
+        context, pair, validity = server_context(self._options)
         self._select_protocol(context)
         if must_be_valid and (fault := validity.fault(self._now())):
             raise ConfigError("tls.server.certPath", self._options.files.cert, f"{fault}; replace the file")
-        self._context, self.validity = context, validity
+        self._context, self._pair, self.validity = context, pair, validity
         self._loaded = self._seen = versions
 
     def _versions(self) -> _Versions:
@@ -169,7 +189,7 @@ class ServerTls:
             context.load_cert_chain(file.name)
         self._select_protocol(context)
         log.info("Encrypted connections use a self-signed certificate (tls.test.mode.enable); clients cannot verify it")
-        self._context = context
+        self._context, self._pair = context, pair
 
     def _select_protocol(self, context: ssl.SSLContext) -> None:
         if self._protocols:
@@ -210,8 +230,8 @@ def _version(path: str) -> tuple[int, int, int] | None:
     return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else None
 
 
-def server_context(options: ServerTlsOptions) -> tuple[ssl.SSLContext, Validity]:
-    """Return the context of a server with files, and the validity of its certificate.
+def server_context(options: ServerTlsOptions) -> tuple[ssl.SSLContext, KeyPair, Validity]:
+    """Return the context of a server with files, their contents, and the validity of the certificate.
 
     Raises:
         ConfigError: a file cannot be used, or the options contradict each other.
@@ -233,7 +253,7 @@ def server_context(options: ServerTlsOptions) -> tuple[ssl.SSLContext, Validity]
         # Java accepts any certificate then, which proves nothing.
         fix = "needs tls.server.authClient = true, and the authorities of clients in tls.server.trustCertPath"
         raise ConfigError("tls.server.need.client.auth", options.client_auth, fix)
-    return context, validity
+    return context, pair, validity
 
 
 def client_context(files: CertificateFiles, *, verifies: bool) -> ssl.SSLContext:

@@ -39,6 +39,8 @@ _RESERVED_OF_5 = frozenset(
     }
 )
 _RESERVED_PREFIXES = ("TIMER_", "DLQ_ORIGIN_")
+RESERVED = frozenset({*names.RESERVED, *_RESERVED_OF_5}), _RESERVED_PREFIXES
+"""Names and prefixes of properties that only clients and brokers set."""
 
 
 def topic_name(topic: Any) -> str:
@@ -132,7 +134,8 @@ SHOWN_MAX = 100  # characters of a name in a text
 
 def is_reserved(name: str) -> bool:
     """Return whether only clients and brokers set a property."""
-    return name in names.RESERVED or name in _RESERVED_OF_5 or name.startswith(_RESERVED_PREFIXES)
+    reserved, prefixes = RESERVED
+    return name in reserved or name.startswith(prefixes)
 
 
 def check_invisible_ms(milliseconds: int, least: int) -> None:

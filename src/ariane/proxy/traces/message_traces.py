@@ -14,10 +14,11 @@ import heapq
 import itertools
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ariane.kernels.grpc_port import TraceFields, TraceRecords
 from ariane.model import ids
 from ariane.model import message as names
 from ariane.model.topic_attributes import TopicMessageType, message_type
@@ -38,6 +39,7 @@ from ariane.protocol.requests.messaging import (
     SendMessage,
     SendMessageResponse,
 )
+from ariane.protocol.trace_batches import TraceEntry
 from ariane.proxy.traces.trace_writer import TraceWriter
 
 OPEN_MAX = 100_000  # deliveries whose end is awaited; beyond, no further ones are traced
@@ -139,6 +141,21 @@ class MessageTraces:
             success=stored is not None,
         )
         self._writer.add(client, event)
+
+    def is_own(self, topic: str) -> bool:
+        """Return whether messages of a topic have no records because they carry records."""
+        return topic.startswith(self._source.trace_topic)
+
+    def plain_fields(self, started_ms: int) -> TraceFields | None:
+        """Return what the records of plain sends contain that end now; None if none are written."""
+        if not self._is_on():
+            return None
+        return self._source.region, self._source.broker_addr, started_ms, max(0, self._now_ms() - started_ms)
+
+    def sent_plain(self, client: Peer, records: Iterable[TraceRecords]) -> None:
+        """Note the end of plain sends, whose records the kernels have encoded."""
+        for entry in records:
+            self._writer.add_entry(client, TraceEntry(*entry))
 
     def decided(self, client: Peer, topic: str, request: EndTransactionHeader) -> None:
         """Note the decision about a half message."""
@@ -248,7 +265,7 @@ class MessageTraces:
     # --- inside ---
 
     def _is_traced(self, topic: str) -> bool:
-        return self._is_on() and not topic.startswith(self._source.trace_topic)
+        return self._is_on() and not self.is_own(topic)
 
     @staticmethod
     def _take(table: dict[DeliveryKey, _TracedDelivery], key: DeliveryKey, taken_ms: int) -> _TracedDelivery | None:

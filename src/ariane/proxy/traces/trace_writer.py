@@ -70,14 +70,18 @@ class TraceWriter:
 
     def add(self, client: Peer, event: TraceEvent) -> None:
         """Write a record soon."""
+        self.add_entry(client, TraceEntry(trace_codec.encode(event).encode(), keys_text(event), 1))
+
+    def add_entry(self, client: Peer, entry: TraceEntry) -> None:
+        """Write encoded records soon."""
         if self._count >= PENDING_MAX:
-            self._drop(1, "there was no room for them")
+            self._drop(entry.records, "there was no room for them")
             return
         pending = self._pending.get(client.packed)
         if pending is None:
             pending = self._pending[client.packed] = _Pending(client)
-        pending.entries.append(TraceEntry(trace_codec.encode(event).encode(), keys_text(event), 1))
-        self._count += 1
+        pending.entries.append(entry)
+        self._count += entry.records
 
     async def flush(self) -> None:
         """Write what is pending. Records that cannot be stored stay pending."""
