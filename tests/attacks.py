@@ -9,8 +9,6 @@ import functools
 import json
 import random
 import zlib
-from collections.abc import Callable
-from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -22,9 +20,9 @@ from ariane.protocol.records import batch, member_stream
 from ariane.protocol.records.member_stream import HELLO, ChangePosition, Hello, MemberReport
 from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND
 from ariane.protocol.requests.routing import RegisterBrokerBody, TopicTable
+from attack import Attack, noise
 from hostile_values import NASTY, structs
-
-PortName = Literal["broker", "names", "replication", "console", "metrics"]
+from http2_attacks import HTTP2
 
 CLIENT_HELLO_HEAD = bytes.fromhex("1603010200010001fc0303")
 BROKER_LISTS = (
@@ -43,33 +41,8 @@ FORM = "Content-Type: application/x-www-form-urlencoded\r\n"
 ENDLESS = f"{FORM}Transfer-Encoding: chunked\r\n\r\n".encode()
 
 
-class Attack(NamedTuple):
-    """What the connections of an attack do: send, read or not, and stay until the time is over."""
-
-    port: PortName
-    connections: int
-    data: Callable[[int], bytes] = lambda number: b""
-    """What the connection with this number sends. Each repetition and each connection that follows another has a new number."""
-    repeats: bool = False
-    """Whether the next data follows until the time is over."""
-    reads: bool = True
-    reconnects: bool = False
-    """Whether a connection that ended is followed by another one."""
-    tls: bool = False
-    drips: bool = False
-    """Whether single bytes are sent, with pauses."""
-    resets: bool = False
-    """Whether the connection is reset as soon as everything is sent."""
-    renegotiates: bool = False
-    """Whether OpenSSL's program, in place of a connection of this one, requests handshakes."""
-
-
 def request(code: int, fields: dict[str, str] | None = None, body: bytes = b"", *, flag: int = 0) -> bytes:
     return b"".join(command.encode(code, opaque=1, flag=flag, fields=fields, body=body))
-
-
-def noise(number: int, size: int) -> bytes:
-    return random.Random(number).randbytes(size)
 
 
 def damaged(number: int, data: bytes) -> bytes:
@@ -468,5 +441,6 @@ FAMILIES = {
     "name server": NAME_SERVER,
     "responses": RESPONSES,
     "HTTP": HTTP,
+    "HTTP/2": HTTP2,
 }
 ATTACKS = {name: attack for family in FAMILIES.values() for name, attack in family.items()}

@@ -2,19 +2,23 @@
 
     python tests/integration/attacked_servers.py DIRECTORY
 
-Prints the ports as a JSON object, then for each line of the input the longest turn of the loop since the line before, in
-milliseconds. One loop serves all of them, so an attack on one may delay the others.
+A second broker has the native transport of the gRPC port. Prints the ports as a JSON object, then for each line of the input
+the longest turn of the loop since the line before, in milliseconds. One loop serves all of them, so an attack on one may
+delay the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib.util
 import json
 import sys
 import time
 from pathlib import Path
 
 import uvloop
+from msgspec import structs
 
 from ariane.broker.broker import Broker
 from ariane.broker.config.broker_config import BrokerConfig
@@ -25,6 +29,7 @@ from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.roles import ConsoleRole
 from ariane.console.server.http_server import ConsoleServer
 from ariane.console.settings import ConsoleSettings
+from ariane.kernels.implementation import selected
 from ariane.metrics.serving.endpoint import MetricsEndpoint
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
@@ -67,6 +72,8 @@ async def run(home: Path) -> None:
             store_path_root_dir=str(home / "store"),
             mapped_file_size_commit_log=16 << 20,
             enable_property_filter=True,
+            grpc_server_enable=importlib.util.find_spec("grpc") is not None,
+            grpc_server_port=0,
         )
         ConsoleAccounts(home / "console").add("ann", ConsoleRole.ADMIN, PASSWORD)
         settings = ConsoleSettings(
@@ -76,10 +83,20 @@ async def run(home: Path) -> None:
             Broker(config) as broker,
             MetricsEndpoint(broker_source(broker), "127.0.0.1", 0, tls=broker.tls) as metrics,
             ConsoleServer(settings) as console,
+            contextlib.AsyncExitStack() as others,
         ):
             port = int(broker.addr.rpartition(":")[2])
             ports = {"broker": port, "replication": port + HA_PORT_OFFSET, "names": names.port, "metrics": metrics.port}
-            print(json.dumps({**ports, "console": int(console.url.rpartition(":")[2])}), flush=True)
+            ports["console"] = int(console.url.rpartition(":")[2])
+            if broker.proxy is not None:
+                ports["grpc"] = broker.proxy.port
+                if selected().open_grpc_port is not None:
+                    store = {"store_path_root_dir": str(home / "native"), "namesrv_addr": ""}
+                    native = Broker(structs.replace(config, **store, grpc_transport="native"))
+                    await others.enter_async_context(native)
+                    assert native.proxy is not None
+                    ports["native grpc"] = native.proxy.port
+            print(json.dumps(ports), flush=True)
             FrozenSurvivors().start()  # as the programs do
             probe = TurnProbe()
             while await asyncio.to_thread(sys.stdin.readline):
