@@ -207,7 +207,28 @@ def test_batches_are_shorter_while_others_wait(monkeypatch: pytest.MonkeyPatch) 
         for number in range(5):
             server.receive(number, CONTENDED_S, 10)
         assert server.served == [0, 0, 0, 1, 2, 3]
-        assert await server.tick() == [0, 1, 2, 3, 4]
+        assert await server.tick() == [0, 4, 1, 2, 3]
+
+    asyncio.run(run())
+
+
+def test_what_has_just_arrived_is_served_before_the_rest_of_longer_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection waited for a batch of each of fifty, every time that it sent something."""
+
+    async def run() -> None:
+        server = TimedConnections(53, monkeypatch)
+        for number in range(50):
+            server.receive(number, CONTENDED_S, 10)
+        while sum(map(server.served.count, range(50))) < 60:  # all of them have more
+            await asyncio.sleep(0)
+        server.receive(50, CONTENDED_S)
+        await server.tick()
+        assert server.served.count(50) == 1
+        for _ in range(10):
+            server.receive(51, SHARE_S)
+            server.receive(52, SHARE_S)
+            served = await server.tick()
+            assert [number for number in served if number < 50], "however many arrive, the others go on"
 
     asyncio.run(run())
 

@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
         if self._is_server and (self._is_slow or self._limits.ticks.is_full or not self._out.writable.is_set()):
             self._has_pending_frames = True
             self.update_reading()
-            self._schedule_batch()  # served once the peer has read its responses
+            self._schedule_batch(is_arrival=True)  # served once the peer has read its responses
         else:
             self._process_batch()
 
@@ -288,12 +288,14 @@ class Connection(asyncio.Protocol):
                 return True
         return True
 
-    def _schedule_batch(self) -> None:
+    def _schedule_batch(self, *, is_arrival: bool = False) -> None:
         """Serve the remaining frames in a later tick of the event loop, or when the peer has read its responses."""
         if self._is_batch_scheduled or (self._is_server and not self._out.writable.is_set()):
             return
         self._is_batch_scheduled = True
-        self._limits.ticks.add(self._process_next_batch, self._loop.call_soon, is_slow=self._is_slow)
+        self._limits.ticks.add(
+            self._process_next_batch, self._loop.call_soon, is_slow=self._is_slow, is_arrival=is_arrival
+        )
 
     def _process_next_batch(self) -> None:
         self._is_batch_scheduled = False
