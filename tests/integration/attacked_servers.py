@@ -33,6 +33,7 @@ from ariane.kernels.implementation import selected
 from ariane.metrics.serving.endpoint import MetricsEndpoint
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
+from ariane.net.listening.fixed_ports import choose_free_port
 from ariane.net.listening.server_tls import ServerTlsOptions
 
 PASSWORD = "a long enough password"
@@ -67,7 +68,7 @@ async def run(home: Path) -> None:
             bind_address="127.0.0.1",
             broker_ip1="127.0.0.1",
             broker_name="broker-a",
-            listen_port=0,
+            listen_port=choose_free_port((-2, 0, 1)),  # attacks leave ports of outgoing connections in TIME_WAIT
             namesrv_addr=names.addr,
             store_path_root_dir=str(home / "store"),
             mapped_file_size_commit_log=16 << 20,
