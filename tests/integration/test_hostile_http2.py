@@ -146,6 +146,14 @@ def test_a_client_that_does_not_read_holds_back_no_other(tmp_path: Path, transpo
     attacked(tmp_path, transport, attack)
 
 
+def test_waiting_calls_of_one_client_cancel_no_other(tmp_path: Path, transport: str) -> None:
+    async def attack(attacker: Attacker) -> None:
+        started = headers(f"{SERVICE}Telemetry")
+        await attacker.send(*(frame(HEADERS, END_HEADERS, stream, started) for stream in range(1, 8_000, 2)))
+
+    attacked(tmp_path, transport, attack)
+
+
 def test_an_unfinished_request_holds_back_no_other(tmp_path: Path, transport: str) -> None:
     attacked(tmp_path, transport, lambda attacker: attacker.send(unfinished_calls(1_000)))
 

@@ -16,6 +16,7 @@ from ariane.proxy.transport.byte_bridge import LOOPBACK, BridgePeers, ByteBridge
 
 IDLE_MS = 120_000
 STREAMS_MAX = 4_096  # calls of a connection: a process has one connection for all its clients
+PENDING_MAX = 65_536  # calls of all connections that wait to be served
 
 
 class AioTransport:
@@ -67,6 +68,9 @@ class AioTransport:
             ("grpc.so_reuseport", 0),
             ("grpc.max_connection_idle_ms", IDLE_MS),  # without calls; a Telemetry stream is one
             ("grpc.max_concurrent_streams", STREAMS_MAX),
+            # By default, the library cancels calls of any client at random while 1,000 wait to be served.
+            ("grpc.server.max_pending_requests", PENDING_MAX),
+            ("grpc.server.max_pending_requests_hard_limit", PENDING_MAX),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ]
