@@ -26,6 +26,7 @@ from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, Publish
 from ariane.net.limits.connection_limits import ConnectionLimits
 from ariane.protocol import trace_codec
 from ariane.protocol.records import record
+from ariane.protocol.versions import version_name
 from ariane.proxy import api
 from ariane.proxy.conversion.grpc_statuses import StatusCode
 from ariane.proxy.transport import byte_bridge, native_transport
@@ -307,13 +308,15 @@ def test_refusals_have_the_status_of_their_reason(tmp_path: Path) -> None:
 
 def test_settings_make_a_member_and_termination_ends_it(tmp_path: Path) -> None:
     async def test(broker: Broker, client: Client) -> None:
+        client._metadata["x-mq-client-version"] = "5.1.2"
         stream = client.telemetry()
         subscription = {"group": GROUP, "subscriptions": [{"topic": TOPIC, "expression": {"expression": "*"}}]}
         await stream.write(api.TelemetryCommand(settings={"client_type": 2, "subscription": subscription}))
         answer = await stream.read()
         assert answer.settings.backoff_policy.max_attempts == 17
         members = broker.services.clients.members
-        assert members.client_ids("G") == ["client-1"]
+        (member,) = members.consumer_members("G")
+        assert (member.client_id, version_name(member.version)) == ("client-1", "V5_1_2")
         assert members.subscription("G", "T") is not None
         assert broker.services.state.topics.get("%RETRY%G") is not None  # consoles look for it
         assert code_of(await client.call("NotifyClientTermination", group=GROUP)) == 20000

@@ -21,7 +21,7 @@ from ariane.protocol.requests.callbacks import ConsumeStatus, ProcessQueueInfo, 
 from ariane.protocol.requests.clients import SubscriptionData, WireQueue
 from ariane.protocol.requests.routing import TopicList
 from ariane.protocol.requests.stats import ConsumeStats, ConsumeTimeSpans, GetConsumeStats, GroupOffset, QueueTimeSpan
-from ariane.protocol.versions import HIGHER, version_name
+from ariane.protocol.versions import HIGHER, release_number, version_name
 from scripted_peers import MASTER, NAMES, OTHER, SLAVE, Script, ScriptedPeers
 
 
@@ -313,6 +313,7 @@ def test_versions_have_the_names_of_java() -> None:
     assert [version_name(number) for number in (0, 6, 7, 15)] == list(names)
     assert version_name(401) == "V4_9_4"
     assert (version_name(611), version_name(612), version_name(-1)) == ("V5_9_9", HIGHER, HIGHER)
+    assert [release_number(text) for text in ("4.9.4", "v5.0.0", "5.3.3", "5", "")] == [401, 413, 479, None, None]
 
 
 def test_the_lag_of_a_broadcasting_group_is_unknown() -> None:

@@ -28,7 +28,7 @@ from ariane.proxy.calls.route_calls import RouteCalls
 from ariane.proxy.calls.send_calls import SendCalls
 from ariane.proxy.client_sessions import ClientSession, ClientSessions, SessionKey
 from ariane.proxy.conversion import client_settings
-from ariane.proxy.conversion.client_settings import ClientKind
+from ariane.proxy.conversion.client_settings import ClientKind, ReportedSettings
 from ariane.proxy.conversion.grpc_messages import SendLimits
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.conversion.receipt_handles import ReceiptHandle
@@ -409,6 +409,7 @@ def test_requests_about_a_consumer_are_answered_by_its_stream() -> None:
     async def check() -> None:
         made = session()
         made.stream = asyncio.Queue(8)
+        made.settings = ReportedSettings(ClientKind.PUSH_CONSUMER, group="G", properties={"platform": "x"})
         info = RunningInfoRequest("G", "client-1", True)
         asking = asyncio.ensure_future(
             made.request(RequestCode.GET_CONSUMER_RUNNING_INFO, encode_header(info), timeout_ms=10_000)
@@ -417,7 +418,8 @@ def test_requests_about_a_consumer_are_answered_by_its_stream() -> None:
         result = api.TelemetryCommand(thread_stack_trace={"nonce": command.nonce, "thread_stack_trace": "main"})
         made.on_result(command.nonce, result)
         made.on_result("another", result)
-        assert b'"jstack":"main"' in (await asking).body
+        body = (await asking).body
+        assert b'"jstack":"main"' in body and b'"platform":"x"' in body
 
         header = encode_header(ConsumeDirectly("G", "client-1", "x", "broker-a"))
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY

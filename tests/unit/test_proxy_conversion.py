@@ -228,9 +228,11 @@ def test_settings_are_answered_with_what_the_server_decides() -> None:
             "group": {"name": "G"},
             "subscriptions": [{"topic": {"name": "T"}, "expression": {"expression": "a||b"}}],
         },
-        user_agent={"version": "5.1.2"},
+        user_agent={"version": "5.1.2", "hostname": "h" * 300},
+        request_timeout={"seconds": 4},
     )
     reported = client_settings.parse(sent, NOW_MS)
+    assert reported.properties == {"PROP_CLIENT_VERSION": "5.1.2", "hostName": "h" * 255, "requestTimeout": "4000"}
     assert (reported.kind, reported.group, reported.subscriptions[0].tags_set) == (
         ClientKind.PUSH_CONSUMER,
         "G",

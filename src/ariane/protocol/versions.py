@@ -17,6 +17,16 @@ def version_name(number: int) -> str:
     return names[number] if 0 <= number < len(names) else HIGHER
 
 
+def release_number(text: str) -> int | None:
+    """Return the number of a release, for example 401 of `4.9.4`; None if the list does not have it."""
+    return _numbers().get(f"V{text.removeprefix('v').replace('.', '_')}")
+
+
+@cache
+def _numbers() -> dict[str, int]:
+    return {name: number for number, name in enumerate(_names())}
+
+
 @cache
 def _names() -> tuple[str, ...]:
     return tuple(_numbered())

@@ -18,6 +18,7 @@ from ariane.net.peer_log import PeerLog
 from ariane.net.replies import Peer
 from ariane.protocol.command import LANGUAGES
 from ariane.protocol.signing import Credentials
+from ariane.protocol.versions import release_number
 from ariane.proxy import api
 from ariane.proxy.calls.call import Call
 from ariane.proxy.client_sessions import ClientSessions, SessionKey
@@ -32,7 +33,7 @@ MESSAGE_MAX = 16 * 1024 * 1024  # bytes of a request, as of a frame of remoting
 SIZES_MAX = {"SendMessage": MESSAGE_MAX, "Telemetry": 4 * 1024 * 1024}  # with bodies, and stack traces
 CLIENT_ID_MAX = 255  # characters
 OTHER_LANGUAGE = "OTHER"
-VERSION_5 = 479  # V5_3_3, for clients whose version has no number
+VERSION_5_MIN, VERSION_5 = 413, 479  # V5_0_0; V5_3_3, for clients whose version has no number
 
 Method = Callable[[Any, Call], Awaitable[Any]]
 
@@ -190,8 +191,14 @@ class CallServer:
         connection.is_identified = True
         self._count(session.peer, size)
         language = metadata.get("x-mq-language", OTHER_LANGUAGE)
+        # Servers decide by it what clients of 4.x support, so that only one of 5.x counts.
+        version = release_number(metadata.get("x-mq-client-version", "")) or 0
         caller = Caller(
-            session.peer, client_id, language if language in LANGUAGES else OTHER_LANGUAGE, VERSION_5, credentials
+            session.peer,
+            client_id,
+            language if language in LANGUAGES else OTHER_LANGUAGE,
+            version if version >= VERSION_5_MIN else VERSION_5,
+            credentials,
         )
         return Call(caller, session, arrival.remaining_ms)
 

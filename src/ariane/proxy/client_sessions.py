@@ -199,6 +199,7 @@ class ClientSession:
         settings = self.settings
         is_simple = settings is not None and settings.kind is ClientKind.SIMPLE_CONSUMER
         properties = {
+            **({} if settings is None else settings.properties),
             "PROP_CONSUME_TYPE": SIMPLE if is_simple else PUSH,
             "PROP_CONSUMEORDERLY": "false",
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),

@@ -28,6 +28,7 @@ RETRY_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 
 RETRY_MS = tuple(seconds * 1_000 for seconds in RETRY_S)
 DEFAULT_RETRY = GroupRetryPolicy()
 FILTER_SQL = 2  # FilterType
+SHOWN_MAX = 255  # characters of a property
 
 
 class ClientKind(IntEnum):
@@ -52,6 +53,8 @@ class ReportedSettings(msgspec.Struct, frozen=True):
     """Of a consumer."""
     subscriptions: tuple[SubscriptionData, ...] = ()
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    properties: dict[str, str] = {}
+    """What tools show of the client."""
 
 
 def parse(settings: Any, now_ms: int) -> ReportedSettings:
@@ -65,7 +68,7 @@ def parse(settings: Any, now_ms: int) -> ReportedSettings:
     if which == "publishing":
         field_checks.check_entries(settings.publishing.topics)
         topics = tuple(dict.fromkeys(field_checks.topic_name(topic) for topic in settings.publishing.topics))
-        return ReportedSettings(kind, topics=topics, request_timeout_ms=timeout_ms)
+        return ReportedSettings(kind, topics=topics, request_timeout_ms=timeout_ms, properties=_shown(settings))
     if kind not in CONSUMERS:
         raise CallRefused(StatusCode.UNRECOGNIZED_CLIENT_TYPE, f"Client type is not consumer, type: {kind.name}")
     subscription = settings.subscription
@@ -77,7 +80,19 @@ def parse(settings: Any, now_ms: int) -> ReportedSettings:
             subscription_data(each.topic, each.expression, now_ms) for each in subscription.subscriptions
         ),
         request_timeout_ms=timeout_ms,
+        properties=_shown(settings),
     )
+
+
+def _shown(settings: Any) -> dict[str, str]:
+    agent = settings.user_agent
+    texts = {
+        "PROP_CLIENT_VERSION": agent.version,
+        "platform": agent.platform,
+        "hostName": agent.hostname,
+        "requestTimeout": str(settings.request_timeout.ToMilliseconds() or ""),
+    }
+    return {name: text[:SHOWN_MAX] for name, text in texts.items() if text}
 
 
 def client_kind(number: int) -> ClientKind:
