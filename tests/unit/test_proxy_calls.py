@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
@@ -20,7 +21,7 @@ from ariane.protocol.records import record
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.callbacks import ConsumeDirectly, ResetOffset, RunningInfoRequest, reset_body
 from ariane.protocol.requests.messaging import CheckTransactionState, SendMessageResponse
-from ariane.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessageResponse
+from ariane.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessage, PopMessageResponse
 from ariane.proxy import api
 from ariane.proxy.calls.call import Call
 from ariane.proxy.calls.receive_calls import ReceiveCalls
@@ -33,7 +34,7 @@ from ariane.proxy.conversion.grpc_messages import SendLimits
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.conversion.receipt_handles import ReceiptHandle
 from ariane.proxy.handle_renewal import FAILURES_MAX, RELEASE_MS, HandleRenewal
-from ariane.proxy.message_service import Caller, PoppedRecords
+from ariane.proxy.message_service import BrokerTopic, Caller, PoppedRecords
 from ariane.proxy.traces.message_traces import MessageTraces, TraceSource
 
 NOW_MS = 1_700_000_000_000
@@ -51,35 +52,33 @@ class Settings:
 class Service:
     """Records requests; raises `failure` if it is set."""
 
-    broker_name = "broker-a"
-
     def __init__(self, topic: TopicConfig | None = None) -> None:
         self.requests: list[Any] = []
         self.failure: ReplyError | None = None
-        self.popped = PoppedRecords(PopMessageResponse(), b"")
+        self.popped = PoppedRecords("broker-a", PopMessageResponse(), b"")
         self._topic = topic or TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
 
-    async def topic(self, caller: Caller, name: str) -> TopicConfig:
-        return self._topic
+    async def topic(self, caller: Caller, name: str) -> tuple[BrokerTopic, ...]:
+        return (BrokerTopic("broker-a", self._topic),)
 
-    def group(self, name: str) -> SubscriptionGroupConfig:
+    async def group(self, caller: Caller, name: str) -> SubscriptionGroupConfig:
         return SubscriptionGroupConfig(group_name=name, retry_max_times=1)
 
-    async def send(self, caller: Caller, request: Any, body: bytes) -> SendMessageResponse:
+    async def send(self, caller: Caller, broker: str, request: Any, body: bytes) -> SendMessageResponse:
         self._note(request)
         return SendMessageResponse("C0000201000013880000000000000FA0", request.queue_id, 5)
 
-    async def pop(self, caller: Caller, request: Any) -> PoppedRecords:
+    async def pop(self, caller: Caller, broker: str, request: Any) -> PoppedRecords:
         self._note(request)
         return self.popped
 
-    async def acknowledge(self, caller: Caller, request: Any) -> None:
+    async def acknowledge(self, caller: Caller, broker: str, request: Any) -> None:
         self._note(request)
 
-    async def send_back(self, caller: Caller, request: Any) -> None:
+    async def send_back(self, caller: Caller, broker: str, request: Any) -> None:
         self._note(request)
 
-    async def change_invisible_time(self, caller: Caller, request: Any) -> ChangeInvisibleTimeResponse:
+    async def change_invisible_time(self, caller: Caller, broker: str, request: Any) -> ChangeInvisibleTimeResponse:
         self._note(request)
         return ChangeInvisibleTimeResponse(NOW_MS + 1, request.invisible_time, 0)
 
@@ -245,7 +244,7 @@ def test_messages_without_attempts_or_with_another_tag_are_not_delivered() -> No
     header = PopMessageResponse(NOW_MS, 60_000, 0, 0, "0 1 3", "0 1 3,4,5")
     # "AaAa" and "BBBB" have one hash, which is all that the broker compares.
     records = stored(3, 0, "AaAa") + stored(4, 0, "BBBB") + stored(5, 2, "AaAa")
-    service.popped = PoppedRecords(header, records)
+    service.popped = PoppedRecords("broker-a", header, records)
     calls = receiving(service)
     replies = receive(calls, call(), filter_expression={"expression": "AaAa"})
     (delivered,) = [reply.message for reply in replies if reply.HasField("message")]
@@ -269,7 +268,8 @@ class Renewed:
             is_connected=lambda number: self.is_connected,
             now_ms=lambda: self.now_ms,
         )
-        self.renewal.add(CALLER, session(), "G", "T", HANDLE)
+        popped = PopMessage("G", "T", -1, 32, 60_000, 0)
+        self.renewal.add(CALLER, session(), popped, HANDLE)
 
     def scan(self, at_ms: int) -> list[int]:
         """Return the invisible times that a scan at this time requested."""
@@ -285,6 +285,27 @@ def test_a_delivery_is_renewed_shortly_before_its_end_and_retains_its_handle() -
     assert renewed.service.requests[0].extra_info == f"0 {NOW_MS} 60000 999 0 broker-a 1 3"
     assert renewed.scan(100_000) == []
     assert renewed.scan(102_000) == [180_000]
+
+
+def test_a_renewed_delivery_of_a_broker_that_changes_handles_is_acknowledged_by_the_first_one() -> None:
+    """As brokers of Apache do, whose handles of retries also name another topic."""
+    service, renewed = Service(), Renewed()
+    first = msgspec.structs.replace(HANDLE, retry=1)
+    renewed.service = service
+    renewed.renewal = HandleRenewal(
+        service=service, traces=traces(), is_connected=lambda number: True, now_ms=lambda: renewed.now_ms
+    )
+    popped = PopMessage("G", "T", -1, 32, 60_000, 0)
+    renewed.renewal.add(CALLER, session(), popped, first, retains_handle=False)
+    assert (renewed.scan(51_000), renewed.scan(102_000)) == ([60_000], [180_000])
+    topics = [(request.topic, request.extra_info) for request in service.requests]
+    assert topics == [
+        ("%RETRY%G_T", f"0 {NOW_MS} 60000 0 1 broker-a 1 3"),
+        ("%RETRY%G_T", f"3 {NOW_MS + 1} 60000 0 1 broker-a 1 3"),
+    ]
+    assert renewed.renewal.current("G", "T", first).extra_info == f"3 {NOW_MS + 1} 180000 0 1 broker-a 1 3"
+    renewed.renewal.close("G", "T", first)
+    assert renewed.renewal.count == 0
 
 
 def test_an_acknowledged_delivery_is_not_renewed() -> None:
@@ -364,11 +385,12 @@ def test_a_transaction_check_becomes_a_command_of_the_stream() -> None:
         made.stream = asyncio.Queue(1)
         assert made.is_writable
         header = CheckTransactionState(12, 4_096, "01", "01", "x")
-        made.one_way(RequestCode.CHECK_TRANSACTION_STATE, encode_header(header), stored(3, 0, "A"))
+        fields = encode_header(header) | {"bname": "b"}
+        made.one_way(RequestCode.CHECK_TRANSACTION_STATE, fields, stored(3, 0, "A"))
         assert not made.is_writable  # the client does not read
         command = made.stream.get_nowait().recover_orphaned_transaction_command
         assert (command.transaction_id, command.message.body, command.message.topic.name) == (
-            "01:12:4096",
+            "01:12:4096:b",
             b"body",
             "T",
         )

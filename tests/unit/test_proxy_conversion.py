@@ -9,6 +9,7 @@ import hmac
 import zlib
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
@@ -20,6 +21,7 @@ from ariane.model.topic_attributes import TopicMessageType
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records import properties, record
+from ariane.protocol.requests.pop import PopMessage, PopMessageResponse
 from ariane.proxy import api, request_signatures, transaction_ids
 from ariane.proxy.calls.send_calls import consistent_hash
 from ariane.proxy.conversion import (
@@ -80,6 +82,7 @@ def test_the_kind_of_a_message_follows_from_its_properties() -> None:
     result = outgoing(half, LIMITS, NOW_MS)
     assert result.kind is TopicMessageType.TRANSACTION
     assert (result.properties["TRAN_MSG"], result.properties["CHECK_IMMUNITY_TIME_IN_SECONDS"]) == ("true", "30")
+    assert result.properties["PGROUP"] == "T"
     assert outgoing(message(system={"message_type": 2}), LIMITS, NOW_MS).kind is TopicMessageType.NORMAL
 
 
@@ -184,18 +187,35 @@ def test_a_body_that_a_client_of_4_x_compressed_is_delivered_decompressed() -> N
 def test_handles_have_the_fields_of_java() -> None:
     text = str(HANDLE)
     assert text == f"3 {NOW_MS} 60000 0 0 broker-a 2 5 4213065"
-    assert receipt_handles.parse(text, "broker-a") == HANDLE
+    assert receipt_handles.parse(text) == HANDLE
+    retried = msgspec.structs.replace(HANDLE, retry=2)
+    assert receipt_handles.parse(str(retried)) == retried
+    assert retried.stored_topic("G", "T") == "%RETRY%G+T"
     for invalid in ("", "x", text + " 1", text.replace("60000", "x"), "1 2"):
         with pytest.raises(CallRefused, match="Invalid receipt handle") as caught:
-            receipt_handles.parse(invalid, "broker-a")
+            receipt_handles.parse(invalid)
         assert caught.value.code is StatusCode.INVALID_RECEIPT_HANDLE
-    with pytest.raises(CallRefused, match="of broker 'broker-a': this is broker-b"):
-        receipt_handles.parse(text, "broker-b")
+
+
+@pytest.mark.parametrize(
+    ("named", "retry", "offset"),
+    [
+        (f"3 {NOW_MS} 60000 2 1 broker-a 0 5", 1, 5),  # as a broker of 5.3.3 names a retry
+        (f"3 {NOW_MS - 1} 60000 2 1 broker-a 0 5", 0, 7),  # of a former delivery
+        ("x", 0, 7),
+    ],
+)
+def test_the_handle_of_a_retry_is_a_property_of_its_record(named: str, retry: int, offset: int) -> None:
+    """Acknowledgements of retries at brokers of Apache named the topic, and ended nothing."""
+    request = PopMessage("G", "T", -1, 32, 60_000, 0)
+    taken = PopMessageResponse(NOW_MS, 60_000, 2, 0, "0 1 7", "0 1 7")
+    ((_, handle),) = receipt_handles.with_handles([stored(POP_CK=named)], request, "broker-a", taken)
+    assert (handle.retry, handle.offset, handle.stored_topic("G", "T")) == (retry, offset, ("T", "%RETRY%G_T")[retry])
 
 
 def test_transaction_ids_name_the_half_message() -> None:
-    text = transaction_ids.transaction_id("01AB", 12, 4_096)
-    assert transaction_ids.parse_transaction_id(text) == ("01AB", 12, 4_096)
+    text = transaction_ids.transaction_id("01AB", 12, 4_096, "broker a:1")
+    assert transaction_ids.parse_transaction_id(text) == ("01AB", 12, 4_096, "broker a:1")
     for invalid, code in ((" ", 40008), ("01AB", 40008), ("01AB:1:x", 40008), ("01AB:-1:2", 40008)):
         with pytest.raises(CallRefused) as caught:
             transaction_ids.parse_transaction_id(invalid)

@@ -21,13 +21,14 @@ from ariane.protocol import trace_codec
 from ariane.protocol.records import record
 from ariane.protocol.records.record import Record
 from ariane.protocol.requests.messaging import ROLLBACK, EndTransactionHeader, SendMessage, SendMessageResponse
+from ariane.proxy.conversion.receipt_handles import DeliveryKey
 from ariane.proxy.traces import message_traces, trace_writer
-from ariane.proxy.traces.message_traces import DeliveryKey, MessageTraces, TracedSend, TraceSource
+from ariane.proxy.traces.message_traces import MessageTraces, TracedSend, TraceSource
 from ariane.proxy.traces.trace_writer import TraceMessage, TraceWriter
 from ariane.testing.clock import EPOCH_MS, FakeClock
 
 CLIENT, OTHER = make_peer(1, ("192.0.2.1", 5000)), make_peer(2, ("192.0.2.1", 5001))  # of one machine
-KEY = DeliveryKey("G", "T", 1, 3)
+KEY = DeliveryKey("G", "T", "broker-a", 0, 1, 3)
 MINUTE_MS = 60_000
 
 

@@ -105,9 +105,20 @@ def recall_handle(topic: str, broker: str, due_ms: int, unique_key: str) -> str:
 
 def recalled_key(name: str) -> str:
     """Return the unique key in a recall handle, or `name` itself if it is not a handle."""
+    parts = _recall_parts(name)
+    return parts[3] if parts else name
+
+
+def recall_broker(name: str) -> str:
+    """Return the broker in a recall handle, empty if it is not a handle."""
+    parts = _recall_parts(name)
+    return parts[1] if parts else ""
+
+
+def _recall_parts(name: str) -> list[str]:
     try:
         text = base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode()
     except (binascii.Error, ValueError):
-        return name
-    version, *rest = text.split(" ")
-    return rest[3] if version == RECALL_VERSION and len(rest) == 4 else name
+        return []
+    version, *parts = text.split(" ")
+    return parts if version == RECALL_VERSION and len(parts) == 4 else []

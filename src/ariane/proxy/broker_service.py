@@ -31,7 +31,7 @@ from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command, Fields
 from ariane.protocol.requests import decode_header, encode_header
-from ariane.protocol.requests.clients import HeartbeatData, UnregisterClient
+from ariane.protocol.requests.clients import HeartbeatData
 from ariane.protocol.requests.messaging import (
     ConsumerSendMsgBack,
     EndTransactionHeader,
@@ -47,9 +47,11 @@ from ariane.protocol.requests.pop import (
     PopMessage,
     PopMessageResponse,
 )
-from ariane.proxy.message_service import Caller, PoppedRecords
+from ariane.proxy.message_service import BrokerTopic, Caller, PoppedRecords
 
 NOT_RESPONSIBLE = "this broker may not answer: another member of its set may have taken over"
+
+SHOWN_MAX = 120  # characters of an unknown name in a text
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -88,29 +90,29 @@ class BrokerMessageService:
         limits: ServerLimits,
         sends: TurnHandler | None = None,
     ) -> None:
-        self.broker_name = broker_name
+        self._broker_name = broker_name
         self._handlers = handlers
         self._topics = topics
         self._groups = groups
         self._limits = limits
         self._sends = sends
 
-    async def topic(self, caller: Caller, name: str) -> TopicConfig:
+    async def topic(self, caller: Caller, name: str) -> tuple[BrokerTopic, ...]:
         """Return a topic that the caller may send to or receive from."""
-        await self._request(caller, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+        await self._request(caller, "", RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
         topic = self._topics.get(name)
         if topic is None:
             raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name}")
-        return topic
+        return (BrokerTopic(self._broker_name, topic),)
 
-    def group(self, name: str) -> SubscriptionGroupConfig:
+    async def group(self, caller: Caller, name: str) -> SubscriptionGroupConfig:
         """Return the settings of a consumer group; the defaults if it does not exist yet."""
         return self._groups.get(name) or SubscriptionGroupConfig(group_name=name)
 
-    async def send(self, caller: Caller, request: SendMessage, body: bytes) -> SendMessageResponse:
+    async def send(self, caller: Caller, broker: str, request: SendMessage, body: bytes) -> SendMessageResponse:
         """Store a message."""
         code = RequestCode.SEND_MESSAGE_V2
-        reply = await self._request(caller, code, encode_header(request), body)
+        reply = await self._request(caller, broker, code, encode_header(request), body)
         return _decoded(code, reply, SendMessageResponse)
 
     def plain_topic(self, name: str) -> TopicConfig | None:
@@ -136,49 +138,50 @@ class BrokerMessageService:
             raise ReplyError(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_RESPONSIBLE)
         return done
 
-    async def pop(self, caller: Caller, request: PopMessage) -> PoppedRecords:
+    async def pop(self, caller: Caller, broker: str, request: PopMessage) -> PoppedRecords:
         """Take messages, or wait for some."""
         code = RequestCode.POP_MESSAGE
-        reply = await self._request(caller, code, encode_header(request))
+        reply = await self._request(caller, broker, code, encode_header(request))
         body = reply.body if isinstance(reply.body, bytes) else b"".join(reply.body)
-        return PoppedRecords(_decoded(code, reply, PopMessageResponse), body)
+        return PoppedRecords(self._broker_name, _decoded(code, reply, PopMessageResponse), body)
 
-    async def acknowledge(self, caller: Caller, request: AckMessage) -> None:
+    async def acknowledge(self, caller: Caller, broker: str, request: AckMessage) -> None:
         """End the delivery of a message."""
-        await self._request(caller, RequestCode.ACK_MESSAGE, encode_header(request))
+        await self._request(caller, broker, RequestCode.ACK_MESSAGE, encode_header(request))
 
-    async def change_invisible_time(self, caller: Caller, request: ChangeInvisibleTime) -> ChangeInvisibleTimeResponse:
+    async def change_invisible_time(
+        self, caller: Caller, broker: str, request: ChangeInvisibleTime
+    ) -> ChangeInvisibleTimeResponse:
         """Change when a message is delivered again."""
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        reply = await self._request(caller, code, encode_header(request))
+        reply = await self._request(caller, broker, code, encode_header(request))
         return _decoded(code, reply, ChangeInvisibleTimeResponse)
 
-    async def send_back(self, caller: Caller, request: ConsumerSendMsgBack) -> None:
+    async def send_back(self, caller: Caller, broker: str, request: ConsumerSendMsgBack) -> None:
         """Store a message that was not consumed for another attempt, or as a dead letter."""
-        await self._request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, encode_header(request))
+        await self._request(caller, broker, RequestCode.CONSUMER_SEND_MSG_BACK, encode_header(request))
 
-    async def end_transaction(self, caller: Caller, request: EndTransactionHeader) -> None:
+    async def end_transaction(self, caller: Caller, broker: str, request: EndTransactionHeader) -> None:
         """Commit or roll back a transaction."""
-        await self._request(caller, RequestCode.END_TRANSACTION, encode_header(request))
+        await self._request(caller, broker, RequestCode.END_TRANSACTION, encode_header(request))
 
-    async def recall(self, caller: Caller, request: RecallMessage) -> str:
+    async def recall(self, caller: Caller, broker: str, request: RecallMessage) -> str:
         """Cancel a delayed message. Return its unique key."""
         code = RequestCode.RECALL_MESSAGE
-        reply = await self._request(caller, code, encode_header(request))
+        reply = await self._request(caller, broker, code, encode_header(request))
         return _decoded(code, reply, RecallMessageResponse).msg_id
 
     async def heartbeat(self, caller: Caller, data: HeartbeatData) -> None:
         """Refresh the memberships of a client."""
-        await self._request(caller, RequestCode.HEART_BEAT, None, fastjson.write(data))
-
-    async def unregister(self, caller: Caller, request: UnregisterClient) -> None:
-        """End a membership of a client."""
-        await self._request(caller, RequestCode.UNREGISTER_CLIENT, encode_header(request))
+        await self._request(caller, "", RequestCode.HEART_BEAT, None, fastjson.write(data))
 
     async def _request(
-        self, caller: Caller, code: RequestCode, fields: Mapping[str, str] | None, body: bytes = b""
+        self, caller: Caller, broker: str, code: RequestCode, fields: Mapping[str, str] | None, body: bytes = b""
     ) -> Reply:
         """Return the reply of a handler. Raise ReplyError if its code is another than SUCCESS."""
+        if broker not in ("", self._broker_name):
+            remark = f"broker {broker[:SHOWN_MAX]!r} is not served here: this is {self._broker_name}"
+            raise ReplyError(ResponseCode.NO_MESSAGE, remark)
         if caller.credentials is not None:
             fields = signing.sign(caller.credentials, fields, body)
         command = Command(code, fields=fields, body=body, language=caller.language, version=caller.version)

@@ -42,6 +42,8 @@ COMMANDS_MAX = 1_000  # queued for the Telemetry stream of a client
 NAMES_MAX = 1_000  # topics that a client without settings is known to use
 SUBSCRIPTIONS_MAX = 64  # of a client without settings; each may have thousands of tags
 
+BROKER = "bname"  # field of 5.x: the broker that a request comes from, or is for
+
 SIMPLE, PUSH = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
 
 Stream = asyncio.Queue[Any]
@@ -132,12 +134,14 @@ class ClientSession:
             for queue, offset in reset_table(body).items():
                 self._offsets.commit(group, queue.topic, queue.queue_id, offset)
         if code == RequestCode.CHECK_TRANSACTION_STATE:
-            self._send_check(Command(code, fields=fields), body)
+            self._send_check(Command(code, fields=fields), (fields or {}).get(BROKER, ""), body)
 
-    def _send_check(self, command: Command, body: bytes) -> None:
+    def _send_check(self, command: Command, broker: str, body: bytes) -> None:
         header = decode_header(command, CheckTransactionState)
         half = record.decode(body)
-        name = transaction_id(header.transaction_id or "", header.tran_state_table_offset, header.commit_log_offset)
+        name = transaction_id(
+            header.transaction_id or "", header.tran_state_table_offset, header.commit_log_offset, broker
+        )
         message = grpc_messages.received(half, api.Resource(name=half.topic))
         check = api.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
         self._send(recover_orphaned_transaction_command=check)

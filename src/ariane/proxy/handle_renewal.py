@@ -4,7 +4,8 @@
                      ├ acknowledged, returned, dead letter ─▶ closed
                      └ its client ends ─▶ visible after RELEASE_MS
 
-A renewed delivery retains its handle, so it is acknowledged by the handle of its receive call, also after a restart of the server.
+At brokers of ours, a renewed delivery retains its handle, so it is acknowledged by the handle of its receive call, also after a
+restart of the server. Those of Apache give it another one, which is retained here by that of the receive call (`current`).
 A restart ends renewals only: messages that are worked on for longer than 60 s after it are delivered again.
 """
 
@@ -15,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ariane.errors import ArianeError
-from ariane.protocol.requests.pop import ChangeInvisibleTime
+from ariane.protocol.requests.pop import ChangeInvisibleTime, PopMessage
 from ariane.proxy.client_sessions import ClientSession
-from ariane.proxy.conversion.receipt_handles import ReceiptHandle
+from ariane.proxy.conversion.receipt_handles import DeliveryKey, ReceiptHandle
 from ariane.proxy.message_service import Caller, MessageService
-from ariane.proxy.traces.message_traces import DeliveryKey, MessageTraces
+from ariane.proxy.traces.message_traces import MessageTraces
 
 log = logging.getLogger("ariane.proxy")
 
@@ -40,7 +41,9 @@ class _OpenDelivery:
     session: ClientSession
     group: str
     topic: str
-    handle: ReceiptHandle
+    handle: ReceiptHandle  # the current one
+    retains_handle: bool
+    taken_ms: int  # of the first handle, which the client has
     visible_ms: int
     renewals: int = 0
     failures: int = 0
@@ -75,19 +78,37 @@ class HandleRenewal:
         """Return how many deliveries are open."""
         return len(self._open)
 
-    def add(self, caller: Caller, session: ClientSession, group: str, topic: str, handle: ReceiptHandle) -> None:
+    def add(
+        self,
+        caller: Caller,
+        session: ClientSession,
+        popped: PopMessage,
+        handle: ReceiptHandle,
+        *,
+        retains_handle: bool = True,
+    ) -> None:
         """Renew a delivery until it is closed."""
         if len(self._open) < OPEN_MAX:
+            group, topic = popped.consumer_group, popped.topic
             visible_ms = handle.taken_ms + handle.invisible_ms
-            key = DeliveryKey(group, topic, handle.queue_id, handle.offset)
-            self._open[key] = _OpenDelivery(caller, session, group, topic, handle, visible_ms)
+            self._open[handle.key(group, topic)] = _OpenDelivery(
+                caller, session, group, topic, handle, retains_handle, handle.taken_ms, visible_ms
+            )
+
+    def current(self, group: str, topic: str, handle: ReceiptHandle) -> ReceiptHandle:
+        """Return the handle by which a delivery is acknowledged now."""
+        delivery = self._delivery(group, topic, handle)
+        return handle if delivery is None else delivery.handle
 
     def close(self, group: str, topic: str, handle: ReceiptHandle) -> None:
         """End the renewals of a delivery. A later one of the same message is renewed further."""
-        key = DeliveryKey(group, topic, handle.queue_id, handle.offset)
-        delivery = self._open.get(key)
-        if delivery is not None and delivery.handle.taken_ms == handle.taken_ms:
-            del self._open[key]
+        if self._delivery(group, topic, handle) is not None:
+            del self._open[handle.key(group, topic)]
+
+    def _delivery(self, group: str, topic: str, handle: ReceiptHandle) -> _OpenDelivery | None:
+        delivery = self._open.get(handle.key(group, topic))
+        is_same = delivery is not None and handle.taken_ms in (delivery.taken_ms, delivery.handle.taken_ms)
+        return delivery if is_same else None
 
     async def renew_due(self) -> None:
         """Renew the deliveries that end soon, and release those of ended clients."""
@@ -96,7 +117,7 @@ class HandleRenewal:
             is_connected = self._is_connected(delivery.session.peer.id)
             if is_connected and delivery.visible_ms - now_ms >= RENEW_BEFORE_MS:
                 continue
-            is_over = now_ms - delivery.handle.taken_ms >= RENEWED_MS_MAX
+            is_over = now_ms - delivery.taken_ms >= RENEWED_MS_MAX
             if not is_connected or is_over or delivery.visible_ms <= now_ms:
                 if self._open.get(key) is delivery:
                     del self._open[key]
@@ -114,16 +135,18 @@ class HandleRenewal:
     async def _change(self, delivery: _OpenDelivery, invisible_ms: int) -> bool:
         """Change when a message is visible again; its handle stays valid. Return False if that failed."""
         handle = delivery.handle
-        request = ChangeInvisibleTime(
-            delivery.group, delivery.topic, handle.queue_id, handle.renewal_info, handle.offset, invisible_ms
-        )
+        topic = handle.stored_topic(delivery.group, delivery.topic)
+        info = handle.renewal_info if delivery.retains_handle else handle.extra_info
+        request = ChangeInvisibleTime(delivery.group, topic, handle.queue_id, info, handle.offset, invisible_ms)
         try:
-            await self._service.change_invisible_time(delivery.caller, request)
+            changed = await self._service.change_invisible_time(delivery.caller, handle.broker, request)
         except ArianeError as error:
             text = "Could not renew message %d of %s-%d for group %s: %s"
             log.warning(text, handle.offset, delivery.topic, handle.queue_id, delivery.group, error)
             return False
+        if not delivery.retains_handle:
+            delivery.handle = handle.changed(changed)
         delivery.visible_ms = self._now_ms() + invisible_ms
-        key = DeliveryKey(delivery.group, delivery.topic, handle.queue_id, handle.offset)
-        self._traces.hidden(key, handle.taken_ms, handle.taken_ms, delivery.visible_ms)
+        key = handle.key(delivery.group, delivery.topic)
+        self._traces.hidden(key, delivery.taken_ms, delivery.taken_ms, delivery.visible_ms)
         return True

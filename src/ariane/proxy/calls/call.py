@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from ariane.errors import ReplyError
+from ariane.errors import ArianeError
 from ariane.model.topic import TopicConfig
 from ariane.model.topic_attributes import TopicMessageType, accepted_types
 from ariane.proxy.client_sessions import ClientSession
 from ariane.proxy.conversion import grpc_statuses
 from ariane.proxy.conversion.grpc_messages import SendLimits
 from ariane.proxy.conversion.grpc_statuses import CallRefused
-from ariane.proxy.message_service import Caller
+from ariane.proxy.message_service import BrokerTopic, Caller
 
 
 class Call(NamedTuple):
@@ -22,8 +22,8 @@ class Call(NamedTuple):
     remaining_ms: float | None
     """Time to its deadline; None without one."""
 
-    def refusal_of(self, error: ReplyError) -> CallRefused:
-        """Return the refusal that a broker's becomes for this caller."""
+    def refusal_of(self, error: ArianeError) -> CallRefused:
+        """Return the refusal that an error becomes for this caller."""
         return grpc_statuses.refusal_of(error, is_anonymous=self.caller.credentials is None)
 
 
@@ -42,3 +42,9 @@ class ProxySettings(Protocol):
 def accepted_kinds(topic: TopicConfig, settings: ProxySettings) -> tuple[TopicMessageType, ...]:
     """Return the types of messages that may be sent to a topic."""
     return accepted_types(topic, TopicMessageType(settings.default_message_type))
+
+
+def kinds_on(on_broker: BrokerTopic, settings: ProxySettings) -> tuple[TopicMessageType, ...]:
+    """Return the types of messages that may be sent to a topic on a broker."""
+    kinds = accepted_kinds(on_broker.topic, settings)
+    return tuple(kind for kind in kinds if kind is not TopicMessageType.DELAY or on_broker.has_timers)

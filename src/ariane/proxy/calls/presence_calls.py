@@ -76,7 +76,7 @@ class PresenceCalls:
             await self._check_permission(topic, call)
         call.session.settings = reported
         await self._join(reported.kind, reported.group, call)
-        group = self.service.group(reported.group) if reported.kind in CONSUMERS else None
+        group = await self.service.group(call.caller, reported.group) if reported.kind in CONSUMERS else None
         answered = client_settings.answer(settings, reported, self.settings.send_limits.body_bytes_max, group)
         return api.TelemetryCommand(status=grpc_statuses.ok(), settings=answered)
 

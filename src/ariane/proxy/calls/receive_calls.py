@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ariane.errors import ReplyError
+from ariane.errors import ArianeError, ReplyError
 from ariane.filter import tags
 from ariane.model import message as names
 from ariane.net.tasks import BackgroundTasks
@@ -27,10 +27,10 @@ from ariane.proxy.calls.call import Call
 from ariane.proxy.conversion import client_settings, field_checks, grpc_messages, grpc_statuses, receipt_handles
 from ariane.proxy.conversion.client_settings import ClientKind
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
-from ariane.proxy.conversion.receipt_handles import ReceiptHandle
+from ariane.proxy.conversion.receipt_handles import DeliveryKey, ReceiptHandle
 from ariane.proxy.handle_renewal import HandleRenewal
 from ariane.proxy.message_service import MessageService, PoppedRecords
-from ariane.proxy.traces.message_traces import DeliveryKey, MessageTraces
+from ariane.proxy.traces.message_traces import MessageTraces
 
 ALL_QUEUES = -1
 BATCH_MAX = 32
@@ -45,12 +45,9 @@ class _Reception(NamedTuple):
     """A receive call whose fields are checked."""
 
     topic: Any  # as the client named it
+    broker: str
     request: PopMessage
     is_renewed: bool
-
-    def key(self, handle: ReceiptHandle) -> DeliveryKey:
-        """Return which message a handle is of."""
-        return DeliveryKey(self.request.consumer_group, self.request.topic, handle.queue_id, handle.offset)
 
 
 class _DeliveredMessage(NamedTuple):
@@ -73,9 +70,10 @@ class ReceiveCalls:
 
     async def receive(self, request: Any, call: Call) -> AsyncIterator[Any]:
         """Yield the messages of a receive call. An empty one waits, and ends with MESSAGE_NOT_FOUND."""
-        reception = self._check(request, call)
+        reception = await self._check(request, call)
+        popped = reception.request
         try:
-            taken = await self.service.pop(call.caller, reception.request) if reception.request.max_msg_nums else None
+            taken = await self.service.pop(call.caller, reception.broker, popped) if popped.max_msg_nums else None
         except ReplyError as error:
             if error.code != ResponseCode.POLLING_TIMEOUT:
                 raise
@@ -90,13 +88,13 @@ class ReceiveCalls:
         try:
             for message, handle, item in delivered:
                 # Before the client can acknowledge the message.
+                key = handle.key(popped.consumer_group, popped.topic)
                 visible_ms = handle.taken_ms + handle.invisible_ms
-                self.traces.delivered(call.caller.peer, reception.key(handle), item, handle.taken_ms, visible_ms)
+                self.traces.delivered(call.caller.peer, key, item, handle.taken_ms, visible_ms)
                 yield api.ReceiveMessageResponse(message=message)
                 sent += 1
-                if reception.is_renewed:
-                    popped = reception.request
-                    self.renewal.add(call.caller, call.session, popped.consumer_group, popped.topic, handle)
+                if reception.is_renewed and taken is not None:
+                    self.renewal.add(call.caller, call.session, popped, handle, retains_handle=taken.retains_handles)
             now = api.ReceiveMessageResponse()
             now.delivery_timestamp.FromMilliseconds(self.now_ms())
             yield now
@@ -119,37 +117,31 @@ class ReceiveCalls:
         group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
         invisible_ms = request.invisible_duration.ToMilliseconds()
         field_checks.check_invisible_ms(invisible_ms, 0)
-        handle = receipt_handles.parse(request.receipt_handle, self.service.broker_name)
+        named = receipt_handles.parse(request.receipt_handle)
+        handle = self.renewal.current(group, topic, named)
+        stored = handle.stored_topic(group, topic)
         changed = await self.service.change_invisible_time(
             call.caller,
-            ChangeInvisibleTime(group, topic, handle.queue_id, handle.extra_info, handle.offset, invisible_ms),
-        )
-        self.renewal.close(group, topic, handle)  # refused changes end nothing: the caller may lack the permission
-        new = receipt_handles.ReceiptHandle(
-            handle.start,
-            changed.pop_time,
-            changed.invisible_time,
-            changed.revive_qid,
             handle.broker,
-            handle.queue_id,
-            handle.offset,
-            handle.log_offset,
+            ChangeInvisibleTime(group, stored, handle.queue_id, handle.extra_info, handle.offset, invisible_ms),
         )
-        self._trace_change(DeliveryKey(group, topic, handle.queue_id, handle.offset), handle, new, call)
+        self.renewal.close(group, topic, named)  # refused changes end nothing: the caller may lack the permission
+        new = handle.changed(changed)
+        self._trace_change(named.key(group, topic), named, new, call)
         return api.ChangeInvisibleDurationResponse(status=grpc_statuses.ok(), receipt_handle=str(new))
 
     async def forward_message_to_dead_letter_queue(self, request: Any, call: Call) -> Any:
         """Store a message as a dead letter of its group, and acknowledge it."""
         group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
-        handle = receipt_handles.parse(request.receipt_handle, self.service.broker_name)
+        handle = receipt_handles.parse(request.receipt_handle)
         await self._bury(group, topic, handle, call)
         self.renewal.close(group, topic, handle)
-        self.traces.returned(DeliveryKey(group, topic, handle.queue_id, handle.offset), handle.taken_ms)
+        self.traces.returned(handle.key(group, topic), handle.taken_ms)
         return api.ForwardMessageToDeadLetterQueueResponse(status=grpc_statuses.ok())
 
     # --- receiving ---
 
-    def _check(self, request: Any, call: Call) -> _Reception:
+    async def _check(self, request: Any, call: Call) -> _Reception:
         group = field_checks.group_name(request.group)
         topic = field_checks.topic_name(request.message_queue.topic)
         subscription = client_settings.subscription_data(
@@ -162,7 +154,7 @@ class ReceiveCalls:
             invisible_ms = request.invisible_duration.ToMilliseconds()
             field_checks.check_invisible_ms(invisible_ms, field_checks.INVISIBLE_MS_MIN)
         call.session.note_subscription(group, subscription)
-        is_ordered = self.service.group(group).is_ordered
+        is_ordered = (await self.service.group(call.caller, group)).is_ordered
         has_queue = is_ordered and request.auto_renew  # of QueryAssignment; a simple consumer receives from all
         popped = PopMessage(
             consumer_group=group,
@@ -178,7 +170,7 @@ class ReceiveCalls:
             order=is_ordered,
             attempt_id=request.attempt_id if request.HasField("attempt_id") else None,
         )
-        return _Reception(request.message_queue.topic, popped, request.auto_renew)
+        return _Reception(request.message_queue.topic, request.message_queue.broker.name, popped, request.auto_renew)
 
     def _poll_ms(self, request: Any, call: Call) -> int:
         """Return how long a call may wait for messages: it is answered before its deadline."""
@@ -201,46 +193,29 @@ class ReceiveCalls:
     async def _deliver(self, reception: _Reception, taken: PoppedRecords, call: Call) -> list[_DeliveredMessage]:
         """Return the messages to deliver, with their handles. Those without attempts left become dead letters."""
         popped, delivered = reception.request, list[_DeliveredMessage]()
-        starts = receipt_handles.starts(taken.header)
-        attempts_max = client_settings.max_attempts(self.service.group(popped.consumer_group))
-        for item in record.decode_all(taken.records):
-            handle = self._handle(taken, starts, item)
+        group = await self.service.group(call.caller, popped.consumer_group)
+        attempts_max = client_settings.max_attempts(group)
+        records = record.decode_all(taken.records)
+        for item, handle in receipt_handles.with_handles(records, popped, taken.broker, taken.header):
             if item.reconsume_times >= attempts_max and not popped.order:
                 await self._bury(popped.consumer_group, popped.topic, handle, call)
             elif not _has_tag(item, popped):
-                acknowledged = AckMessage(
-                    popped.consumer_group, popped.topic, item.queue_id, handle.extra_info, item.queue_offset
-                )
-                await self.service.acknowledge(call.caller, acknowledged)
+                await self._end(popped.consumer_group, popped.topic, handle, call)
             else:
                 message = grpc_messages.received(item, reception.topic, handle=str(handle))
                 delivered.append(_DeliveredMessage(message, handle, item))
         return delivered
 
-    def _handle(self, taken: PoppedRecords, starts: dict[int, int], item: Record) -> ReceiptHandle:
-        header = taken.header
-        return ReceiptHandle(
-            starts.get(item.queue_id, item.queue_offset),
-            header.pop_time,
-            header.invisible_time,
-            header.revive_qid,
-            self.service.broker_name,
-            item.queue_id,
-            item.queue_offset,
-            item.offset,
-        )
-
     def _release(self, reception: _Reception, handles: list[ReceiptHandle], call: Call) -> None:
         """Make messages visible that the client did not get."""
 
         async def change() -> None:
-            popped = reception.request
+            group, topic = reception.request.consumer_group, reception.request.topic
             for handle in handles:
-                self.traces.returned(reception.key(handle), handle.taken_ms)
-                request = ChangeInvisibleTime(
-                    popped.consumer_group, popped.topic, handle.queue_id, handle.extra_info, handle.offset, NACK_MS
-                )
-                await self.service.change_invisible_time(call.caller, request)
+                self.traces.returned(handle.key(group, topic), handle.taken_ms)
+                stored = handle.stored_topic(group, topic)
+                request = ChangeInvisibleTime(group, stored, handle.queue_id, handle.extra_info, handle.offset, NACK_MS)
+                await self.service.change_invisible_time(call.caller, handle.broker, request)
 
         self.tasks.start(change(), f"release messages of {call.caller.peer.addr}")
 
@@ -248,15 +223,12 @@ class ReceiveCalls:
 
     async def _acknowledge(self, entry: Any, group: str, topic: str, call: Call) -> Any:
         try:
-            handle = receipt_handles.parse(entry.receipt_handle, self.service.broker_name)
-            request = AckMessage(group, topic, handle.queue_id, handle.extra_info, handle.offset)
-            await self.service.acknowledge(call.caller, request)
+            handle = receipt_handles.parse(entry.receipt_handle)
+            await self._end(group, topic, handle, call)
             self.renewal.close(group, topic, handle)
-            self.traces.acknowledged(DeliveryKey(group, topic, handle.queue_id, handle.offset), handle.taken_ms)
+            self.traces.acknowledged(handle.key(group, topic), handle.taken_ms)
             status = grpc_statuses.ok()
-        except CallRefused as error:
-            status = grpc_statuses.of_refusal(error)
-        except ReplyError as error:
+        except ArianeError as error:
             status = grpc_statuses.of_refusal(call.refusal_of(error))
         return api.AckMessageResultEntry(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
@@ -274,10 +246,17 @@ class ReceiveCalls:
         """Store a message as a dead letter, then acknowledge it: a crash in between stores it twice, and never loses it."""
         await self.service.send_back(
             call.caller,
+            handle.broker,
             ConsumerSendMsgBack(handle.log_offset, group, DEAD_LETTER_LEVEL, origin_topic=topic, max_reconsume_times=0),
         )
-        request = AckMessage(group, topic, handle.queue_id, handle.extra_info, handle.offset)
-        await self.service.acknowledge(call.caller, request)
+        await self._end(group, topic, handle, call)
+
+    async def _end(self, group: str, topic: str, handle: ReceiptHandle, call: Call) -> None:
+        """Acknowledge a message."""
+        current = self.renewal.current(group, topic, handle)
+        stored = current.stored_topic(group, topic)
+        request = AckMessage(group, stored, current.queue_id, current.extra_info, current.offset)
+        await self.service.acknowledge(call.caller, current.broker, request)
 
 
 def _has_tag(item: Record, popped: PopMessage) -> bool:

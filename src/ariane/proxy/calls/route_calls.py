@@ -13,7 +13,7 @@ from typing import Any
 
 from ariane.model.topic import PERM_READ, PERM_WRITE, TopicConfig
 from ariane.proxy import api
-from ariane.proxy.calls.call import Call, ProxySettings, accepted_kinds
+from ariane.proxy.calls.call import Call, ProxySettings, kinds_on
 from ariane.proxy.conversion import field_checks, grpc_statuses
 from ariane.proxy.conversion.grpc_messages import MESSAGE_TYPES
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
@@ -36,39 +36,45 @@ class RouteCalls:
 
     async def query_route(self, request: Any, call: Call) -> Any:
         """Return the queues of a topic."""
-        topic = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
-        broker = self._broker(request.endpoints)
-        kinds = [MESSAGE_TYPES[kind] for kind in accepted_kinds(topic, self.settings)]
-        queues = [
-            api.MessageQueue(
-                topic=request.topic, id=number, permission=permission, broker=broker, accept_message_types=kinds
-            )
-            for number, permission in enumerate(_permissions(topic))
-        ]
+        on_brokers = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
+        queues = []
+        for on_broker in on_brokers:
+            broker = self._broker(on_broker.broker, request.endpoints)
+            kinds = [MESSAGE_TYPES[kind] for kind in kinds_on(on_broker, self.settings)]
+            queues += [
+                api.MessageQueue(
+                    topic=request.topic, id=number, permission=permission, broker=broker, accept_message_types=kinds
+                )
+                for number, permission in enumerate(_permissions(on_broker.topic))
+            ]
         return api.QueryRouteResponse(status=grpc_statuses.ok(), message_queues=queues)
 
     async def query_assignment(self, request: Any, call: Call) -> Any:
-        """Return the queues that a push consumer receives from: all of this broker, one by one if the group is ordered."""
-        topic = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
-        group = self.service.group(field_checks.group_name(request.group))
-        if not topic.perm & PERM_READ or not topic.read_queue_nums:
+        """Return the queues that a push consumer receives from: all of each broker, one by one if the group is ordered."""
+        on_brokers = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
+        group = await self.service.group(call.caller, field_checks.group_name(request.group))
+        assignments = []
+        for on_broker in on_brokers:
+            topic = on_broker.topic
+            if not topic.perm & PERM_READ or not topic.read_queue_nums:
+                continue
+            broker = self._broker(on_broker.broker, request.endpoints)
+            assignments += [
+                api.Assignment(
+                    message_queue=api.MessageQueue(topic=request.topic, id=number, permission=READ_WRITE, broker=broker)
+                )
+                for number in (range(topic.read_queue_nums) if group.is_ordered else (ALL_QUEUES,))
+            ]
+        if not assignments:
             raise CallRefused(StatusCode.FORBIDDEN, "no readable queue")
-        numbers = range(topic.read_queue_nums) if group.is_ordered else (ALL_QUEUES,)
-        broker = self._broker(request.endpoints)
-        assignments = [
-            api.Assignment(
-                message_queue=api.MessageQueue(topic=request.topic, id=number, permission=READ_WRITE, broker=broker)
-            )
-            for number in numbers
-        ]
         return api.QueryAssignmentResponse(status=grpc_statuses.ok(), assignments=assignments)
 
-    def _broker(self, reached: Any) -> Any:
+    def _broker(self, broker: str, reached: Any) -> Any:
         endpoints = reached
         if self.advertised or len(reached.addresses) != 1 or not reached.scheme:
-            name = self.advertised or self.host
-            endpoints = api.Endpoints(scheme=_scheme(name), addresses=[{"host": name, "port": self.port}])
-        return api.Broker(name=self.service.broker_name, id=0, endpoints=endpoints)
+            host = self.advertised or self.host
+            endpoints = api.Endpoints(scheme=_scheme(host), addresses=[{"host": host, "port": self.port}])
+        return api.Broker(name=broker, id=0, endpoints=endpoints)
 
 
 def _scheme(name: str) -> int:

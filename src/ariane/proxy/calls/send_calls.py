@@ -10,21 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ariane.errors import ProtocolError, ReplyError
+from ariane.errors import ArianeError, ProtocolError, ReplyError
 from ariane.model import ids
 from ariane.model.hashes import string_hash
-from ariane.model.message import TRANSACTION_PREPARED, UNIQ_KEY
-from ariane.model.topic import PERM_WRITE, TopicConfig
+from ariane.model.message import TRANSACTION_PREPARED, UNIQ_KEY, MessageQueue
+from ariane.model.topic import PERM_WRITE
 from ariane.model.topic_attributes import TopicMessageType
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.records import properties
 from ariane.protocol.requests.messaging import RecallMessage, SendMessage
 from ariane.proxy import api
-from ariane.proxy.calls.call import Call, ProxySettings, accepted_kinds
+from ariane.proxy.calls.call import Call, ProxySettings, kinds_on
 from ariane.proxy.conversion import field_checks, grpc_messages, grpc_statuses
 from ariane.proxy.conversion.grpc_messages import OutgoingMessage
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
-from ariane.proxy.message_service import MessageService
+from ariane.proxy.message_service import BrokerTopic, MessageService
 from ariane.proxy.traces.message_traces import MessageTraces, TracedSend
 from ariane.proxy.transaction_ids import transaction_id
 
@@ -41,7 +41,7 @@ class SendCalls:
     now_ms: Callable[[], int]
     turn: itertools.count[int] = field(
         default_factory=itertools.count
-    )  # messages without a group take the queues in turn
+    )  # messages without a group take the queues of all brokers in turn
 
     async def send_message(self, request: Any, call: Call) -> Any:
         """Store messages, each with a result of its own."""
@@ -52,8 +52,8 @@ class SendCalls:
             raise CallRefused(StatusCode.MESSAGE_CORRUPTED, "topic in message is not same")
         limits, now_ms = self.settings.send_limits, self.now_ms()
         messages = [grpc_messages.outgoing(message, limits, now_ms) for message in request.messages]
-        topic = await self._topic(messages, call)
-        entries = [await self._send(message, topic, call) for message in messages]
+        on_brokers = await self._topic(messages, call)
+        entries = [await self._send(message, self._queue(message, on_brokers), call) for message in messages]
         return api.SendMessageResponse(
             status=grpc_statuses.of_entries([entry.status for entry in entries]), entries=entries
         )
@@ -61,45 +61,54 @@ class SendCalls:
     async def recall_message(self, request: Any, call: Call) -> Any:
         """Cancel a delayed message."""
         name = field_checks.topic_name(request.topic)
-        topic = await self.service.topic(call.caller, name)
-        if TopicMessageType.DELAY not in (kinds := accepted_kinds(topic, self.settings)):
-            raise _conflict(kinds, TopicMessageType.DELAY)
+        on_brokers = await self.service.topic(call.caller, name)
+        kinds = [kinds_on(on_broker, self.settings) for on_broker in on_brokers]
+        if not any(TopicMessageType.DELAY in of_broker for of_broker in kinds):
+            raise _conflict(kinds[0], TopicMessageType.DELAY)
+        broker = ids.recall_broker(request.recall_handle)
         try:
-            key = await self.service.recall(call.caller, RecallMessage(request.recall_handle, name))
-        except ReplyError:
+            key = await self.service.recall(call.caller, broker, RecallMessage(request.recall_handle, name))
+        except ArianeError:
             self.traces.recalled(call.caller.peer, name, ids.recalled_key(request.recall_handle), is_success=False)
             raise
         self.traces.recalled(call.caller.peer, name, key, is_success=True)
         return api.RecallMessageResponse(status=grpc_statuses.ok(), message_id=key)
 
-    async def _topic(self, messages: list[OutgoingMessage], call: Call) -> TopicConfig:
+    async def _topic(self, messages: list[OutgoingMessage], call: Call) -> list[BrokerTopic]:
+        """Return the topic on the brokers that accept all messages."""
         try:
-            topic = await self.service.topic(call.caller, messages[0].topic)
+            on_brokers = await self.service.topic(call.caller, messages[0].topic)
         except ReplyError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             raise CallRefused(StatusCode.TOPIC_NOT_FOUND, f"{error.remark}: create it first") from None
-        kinds = accepted_kinds(topic, self.settings)
-        for message in messages:
-            if message.kind not in kinds:
-                raise _conflict(kinds, message.kind)
-        if not topic.perm & PERM_WRITE or not topic.write_queue_nums:
+        sent = dict.fromkeys(message.kind for message in messages)
+        kinds = [kinds_on(on_broker, self.settings) for on_broker in on_brokers]
+        accepting = [
+            on_broker
+            for on_broker, of_broker in zip(on_brokers, kinds, strict=True)
+            if all(kind in of_broker for kind in sent)
+        ]
+        if not accepting:
+            raise _conflict(kinds[0], next((kind for kind in sent if kind not in kinds[0]), messages[0].kind))
+        writable = [each for each in accepting if each.topic.perm & PERM_WRITE and each.topic.write_queue_nums]
+        if not writable:
             raise CallRefused(StatusCode.FORBIDDEN, "no writable queue")
-        call.session.note_topic(topic.topic_name)
-        return topic
+        call.session.note_topic(messages[0].topic)
+        return writable
 
-    async def _send(self, message: OutgoingMessage, topic: TopicConfig, call: Call) -> Any:
+    async def _send(self, message: OutgoingMessage, queue: MessageQueue, call: Call) -> Any:
         try:
             text = properties.encode(message.properties)
         except ProtocolError as error:
             raise CallRefused(StatusCode.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from None
         is_half = message.kind is TopicMessageType.TRANSACTION
         header = SendMessage(
-            producer_group=topic.topic_name,  # as in 5.x: transactions are checked with any producer of the topic
-            topic=topic.topic_name,
+            producer_group=queue.topic,  # as in 5.x: transactions are checked with any producer of the topic
+            topic=queue.topic,
             default_topic="",
             default_topic_queue_nums=0,
-            queue_id=self._queue_id(message, topic.write_queue_nums),
+            queue_id=queue.queue_id,
             sys_flag=TRANSACTION_PREPARED if is_half else 0,
             born_ms=message.born_ms,
             flag=0,
@@ -107,8 +116,8 @@ class SendCalls:
         )
         trace = TracedSend(call.caller.peer, header, message.properties, len(message.body), self.now_ms())
         try:
-            stored = await self.service.send(call.caller, header, message.body)
-        except ReplyError as error:
+            stored = await self.service.send(call.caller, queue.broker, header, message.body)
+        except ArianeError as error:
             self.traces.sent(trace, None)
             return api.SendResultEntry(status=grpc_statuses.of_refusal(call.refusal_of(error)))
         self.traces.sent(trace, stored)
@@ -116,7 +125,7 @@ class SendCalls:
         transaction = message_id
         if is_half:
             log_offset = ids.parse_offset_message_id(stored.message_id)[1]
-            transaction = transaction_id(message_id, stored.queue_offset, log_offset)
+            transaction = transaction_id(message_id, stored.queue_offset, log_offset, queue.broker)
         return api.SendResultEntry(
             status=grpc_statuses.ok(),
             message_id=message_id,
@@ -125,10 +134,21 @@ class SendCalls:
             recall_handle=stored.recall_handle or "",
         )
 
-    def _queue_id(self, message: OutgoingMessage, queues: int) -> int:
-        if message.message_group:
-            return consistent_hash(string_hash(message.message_group), queues)
-        return next(self.turn) % queues
+    def _queue(self, message: OutgoingMessage, on_brokers: list[BrokerTopic]) -> MessageQueue:
+        """Return the queue of a message: queues are numbered over all brokers.
+
+        That of a message group is always the same, for its order. Other messages avoid brokers that do not answer.
+        """
+        group = message.message_group
+        if not group:
+            on_brokers = [each for each in on_brokers if each.answers] or on_brokers
+        count = sum(each.topic.write_queue_nums for each in on_brokers)
+        number = consistent_hash(string_hash(group), count) if group else next(self.turn) % count
+        place = 0
+        while number >= on_brokers[place].topic.write_queue_nums:
+            number -= on_brokers[place].topic.write_queue_nums
+            place += 1
+        return MessageQueue(message.topic, on_brokers[place].broker, number)
 
 
 def consistent_hash(value: int, buckets: int) -> int:

@@ -37,6 +37,6 @@ class TransactionCalls:
             msg_id=request.message_id,
             transaction_id=half.message_id,
         )
-        await self.service.end_transaction(call.caller, header)
+        await self.service.end_transaction(call.caller, half.broker, header)
         self.traces.decided(call.caller.peer, topic, header)
         return api.EndTransactionResponse(status=grpc_statuses.ok())

@@ -78,6 +78,7 @@ def outgoing(message: Any, limits: SendLimits, now_ms: int) -> OutgoingMessage:
         properties[names.TIMER_DELIVER_MS] = str(_delivery_ms(system.delivery_timestamp, limits, now_ms))
     if system.message_type == MESSAGE_TYPES[TopicMessageType.TRANSACTION]:
         properties[names.TRAN_MSG] = "true"
+        properties[names.PGROUP] = topic  # that of its sends; brokers of Apache do not add it
         if system.HasField("orphaned_transaction_recovery_duration"):
             properties[names.CHECK_IMMUNITY_TIME] = str(_recovery_s(system.orphaned_transaction_recovery_duration))
     if system.HasField("trace_context"):

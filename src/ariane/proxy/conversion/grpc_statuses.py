@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from ariane.errors import ArianeError, ReplyError
+from ariane.errors import ArianeError, ReplyError, RequestTimeout
 from ariane.protocol.codes import ResponseCode
 from ariane.proxy import api
 
@@ -83,13 +83,18 @@ _OF_REPLY: dict[int, StatusCode] = {
 }
 
 
-def refusal_of(error: ReplyError, *, is_anonymous: bool) -> CallRefused:
-    """Return the refusal that a broker's becomes.
+def refusal_of(error: ArianeError, *, is_anonymous: bool) -> CallRefused:
+    """Return the refusal that an error becomes.
 
     Args:
-        error: Code and remark of the broker.
+        error: Code and remark of a broker, or why there are none.
         is_anonymous: Whether the call was not signed: a permission that it lacks is a missing signature then.
     """
+    if isinstance(error, CallRefused):
+        return error
+    if not isinstance(error, ReplyError):
+        is_late = isinstance(error, RequestTimeout)
+        return CallRefused(StatusCode.PROXY_TIMEOUT if is_late else StatusCode.INTERNAL_SERVER_ERROR, str(error))
     text = (error.remark or f"the broker answered code {error.code}").removeprefix(ACCOUNT_PREFIX)
     is_denied = error.code == ResponseCode.NO_PERMISSION or (error.remark or "").startswith(ACCOUNT_PREFIX)
     if is_denied:

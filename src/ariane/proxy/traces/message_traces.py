@@ -40,6 +40,7 @@ from ariane.protocol.requests.messaging import (
     SendMessageResponse,
 )
 from ariane.protocol.trace_batches import TraceEntry
+from ariane.proxy.conversion.receipt_handles import DeliveryKey
 from ariane.proxy.traces.trace_writer import TraceWriter
 
 OPEN_MAX = 100_000  # deliveries whose end is awaited; beyond, no further ones are traced
@@ -50,19 +51,11 @@ UNDECIDED = "UNKNOW"  # spelled like this in 4.9.4
 TYPES = {TopicMessageType.TRANSACTION: MessageType.HALF, TopicMessageType.DELAY: MessageType.DELAY}
 
 
-class DeliveryKey(NamedTuple):
-    """A message, as one group consumes it."""
-
-    group: str
-    topic: str
-    queue_id: int
-    offset: int
-
-
 class TraceSource(NamedTuple):
     """What all records of a server contain."""
 
     broker_addr: str
+    """Of the only broker; empty: the ids of stored messages name theirs."""
     trace_topic: str
     region: str
 
@@ -133,7 +126,7 @@ class MessageTraces:
             message_id=properties.get(names.UNIQ_KEY) or ("" if stored is None else stored.message_id),
             tags=properties.get(names.TAGS, ""),
             keys=properties.get(names.KEYS, ""),
-            store_host=self._source.broker_addr,
+            store_host=self._store_host(stored),
             body_length=body_bytes,
             cost_ms=max(0, self._now_ms() - started_ms),
             message_type=TYPES.get(message_type(properties), MessageType.NORMAL),
@@ -266,6 +259,11 @@ class MessageTraces:
 
     def _is_traced(self, topic: str) -> bool:
         return self._is_on() and not self.is_own(topic)
+
+    def _store_host(self, stored: SendMessageResponse | None) -> str:
+        if self._source.broker_addr or stored is None:
+            return self._source.broker_addr
+        return ids.parse_offset_message_id(stored.message_id)[0]
 
     @staticmethod
     def _take(table: dict[DeliveryKey, _TracedDelivery], key: DeliveryKey, taken_ms: int) -> _TracedDelivery | None:
