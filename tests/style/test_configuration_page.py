@@ -1,4 +1,4 @@
-"""docs/configuration.md lists every key of broker.conf and namesrv.conf as the code defines it.
+"""docs/configuration.md lists every key of broker.conf, namesrv.conf and proxy.conf as the code defines it.
 
 To rewrite the page after a change: `python tests/style/test_configuration_page.py`.
 """
@@ -9,10 +9,11 @@ from pathlib import Path
 
 from ariane.broker.config.broker_config import BROKER_SETTINGS
 from ariane.nameserver.config import NAME_SERVER_SETTINGS
+from ariane.proxy.cluster.proxy_config import PROXY_SETTINGS
 from ariane.settings.reference import configuration_page, descriptions
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
-SCHEMAS = (BROKER_SETTINGS, NAME_SERVER_SETTINGS)
+SCHEMAS = (BROKER_SETTINGS, NAME_SERVER_SETTINGS, PROXY_SETTINGS)
 
 
 def test_the_page_is_generated_from_the_definitions() -> None:

@@ -12,11 +12,12 @@ import yaml
 from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
 from ariane.broker.failover.failover_settings import check_settings
 from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
+from ariane.proxy.cluster.proxy_config import PROXY_SETTINGS, ProxyConfig
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CONFIGURATIONS = sorted([*DEPLOY.glob("conf/*.conf"), *DEPLOY.glob("compose/*.conf")])
 TEMPLATES = DEPLOY / "helm" / "ariane" / "templates"
-METRICS = {"namesrv": 9880, "broker": 10920}
+METRICS = {"namesrv": 9880, "broker": 10920, "proxy": 8082}
 USER = "10001"
 
 
@@ -26,11 +27,14 @@ def text(name: str) -> str:
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_example_settings_exist_and_have_the_documented_ports(path: Path):
-    config: BrokerConfig | NameServerConfig
+    config: BrokerConfig | NameServerConfig | ProxyConfig
     if path.stem == "namesrv":
         config, remarks = NAME_SERVER_SETTINGS.load(path, {}, {})
         assert config.metrics_port == METRICS["namesrv"]
         assert config.listen_port == NameServerConfig().listen_port
+    elif path.stem == "proxy":
+        config, remarks = PROXY_SETTINGS.load(path, {}, {})
+        assert (config.metrics_port, config.grpc_server_port) == (METRICS["proxy"], ProxyConfig().grpc_server_port)
     else:
         config, remarks = BROKER_SETTINGS.load(path, {}, {})
         assert config.metrics_port == METRICS["broker"]

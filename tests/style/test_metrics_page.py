@@ -18,6 +18,7 @@ from ariane.metrics.exporter import POLL_METRICS
 from ariane.metrics.families import MetricTable
 from ariane.metrics.name_server_source import NAME_SERVER_METRICS
 from ariane.metrics.port_metrics import port_metrics
+from ariane.metrics.proxy_source import PROXY_METRICS
 from ariane.metrics.reference import update_page
 from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS
 
@@ -42,6 +43,7 @@ TABLES: dict[str, MetricTable] = {
     "broker": BROKER_METRICS,
     "opentelemetry": OPENTELEMETRY_METRICS,
     "nameserver": NAME_SERVER_METRICS,
+    "proxy": PROXY_METRICS,
     "pipeline": {**PORTS["pipeline"], **PIPELINE_METRICS},
     "collector": {**PORTS["collector"], **COLLECTOR_METRICS},
 }
@@ -60,6 +62,7 @@ def test_every_metric_is_in_one_table() -> None:
         BROKER_METRICS,
         OPENTELEMETRY_METRICS,
         NAME_SERVER_METRICS,
+        PROXY_METRICS,
         PIPELINE_METRICS,
         COLLECTOR_METRICS,
     )

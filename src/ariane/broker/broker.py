@@ -21,6 +21,7 @@ import msgspec
 
 from ariane.access import public_ports
 from ariane.access.access_control import POLL_INTERVAL_S
+from ariane.access.own_account import own_credentials
 from ariane.audit.server_audit_log import DRAIN_INTERVAL_S, open_audit_log
 from ariane.broker import request_routing
 from ariane.broker.access.broker_accounts import guard, open_access_control, signs
@@ -28,7 +29,6 @@ from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
-from ariane.broker.config.own_account import own_credentials
 from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.delivery.server_traces import FLUSH_S, ServerTraces
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner

@@ -45,6 +45,9 @@ COMMANDS = {
         SERVERS, "servers.namesrv_command", ("ariane namesrv -c conf/namesrv.conf", "ariane namesrv --port 9876")
     ),
     "broker": CommandModule(SERVERS, "servers.broker_command"),
+    "proxy": CommandModule(
+        SERVERS, "servers.proxy_command", ("ariane proxy -n 10.0.0.1:9876", "ariane proxy -c conf/proxy.conf")
+    ),
     "tls": CommandModule(SERVERS, "servers.tls_command"),
     "backup": CommandModule(SERVERS, "servers.backup_command"),
     "restore": CommandModule(SERVERS, "servers.backup_command", ("ariane restore s3://backups/broker-a /data/store",)),

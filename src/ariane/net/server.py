@@ -127,8 +127,12 @@ class RemotingServer:
         _retain_freed_memory()
         for server in (self._server, *self._additional_servers):
             await server.start_serving()
-        self._tasks.repeat(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
+        self.close_idle_connections()
         return self
+
+    def close_idle_connections(self) -> None:
+        """Close connections without traffic from now on; for a server that does not listen, but has attached clients."""
+        self._tasks.repeat(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
 
     async def __aexit__(self, *exception: object) -> None:
         await self._tasks.close()

@@ -218,16 +218,14 @@ class CallServer:
 
     def _refusal(self, name: str, error: Exception, arrival: CallArrival) -> CallRefused:
         """Return the refusal that an error becomes, and log what is not one."""
-        if isinstance(error, CallRefused):
-            return error
-        if isinstance(error, ReplyError):
+        if isinstance(error, CallRefused | ReplyError):
             return grpc_statuses.refusal_of(error, is_anonymous=False)
         now = asyncio.get_running_loop().time()
         connection = arrival.connection
         ip, addr = ("", "this machine") if connection is None else (connection.peer.ip, connection.peer.addr)
         if isinstance(error, ArianeError):
             _peer_log.warning(ip, now, "%s of %s failed: %s", name, addr, error)
-            return CallRefused(StatusCode.INTERNAL_SERVER_ERROR, str(error))
+            return grpc_statuses.refusal_of(error, is_anonymous=False)
         _peer_log.error(ip, now, "%s of %s failed", name, addr, exc_info=error)
         return CallRefused(StatusCode.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md: every key of broker.conf and namesrv.conf, generated from the definitions.
+"""docs/configuration.md: every key of broker.conf, namesrv.conf and proxy.conf, generated from the definitions.
 
 `python tests/style/test_configuration_page.py` writes the page; the same file tests that page and code agree.
 """
@@ -21,9 +21,10 @@ KIND_NAMES = {bool: "switch", int: "number", str: "text"}
 _INTRODUCTION = """\
 # Configuration
 
-Every key of `broker.conf` and `namesrv.conf`. This page is generated from the definitions in the code.
+Every key of `broker.conf`, `namesrv.conf` and `proxy.conf`. This page is generated from the definitions in the code.
 
-`ariane broker -c FILE` and `ariane namesrv -c FILE` read the files of RocketMQ 4.9.4 as they are; without a file, the defaults
+`ariane broker -c FILE` and `ariane namesrv -c FILE` read the files of RocketMQ 4.9.4 as they are, and `ariane proxy -c FILE` one of
+Ariane's own; without a file, the defaults
 below apply, which are those of 4.9.4 except `bindAddress` ([public addresses](operations.md#public-addresses)). `ariane broker -p`
 prints the values in force. Each key of 4.9.4 (BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
 NamesrvConfig) is in one of three groups:

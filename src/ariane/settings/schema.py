@@ -57,8 +57,8 @@ class SettingsSchema(Generic[C]):
         kind: The struct that holds the settings.
         server: The server in messages, for example `broker`.
         file_name: Its configuration file in messages, for example `broker.conf`.
-        list_command: The command of mqadmin that lists all keys.
-        without_effect: Reasons by key.
+        list_command: The command of mqadmin that lists all keys; empty: none, and none changes them.
+        without_effect: Reasons by key. Settings of a base struct may be among them.
         unsupported: Keys that are refused.
     """
 
@@ -75,11 +75,15 @@ class SettingsSchema(Generic[C]):
         self.kind = kind
         self.server = server
         self.file_name = file_name
-        self.settings: dict[str, Setting] = {setting.key: setting for setting in settings_of(kind)}
+        self.settings: dict[str, Setting] = {
+            setting.key: setting for setting in settings_of(kind) if setting.key not in without_effect
+        }
         """The settings by key, in the order of their groups."""
         self.without_effect = without_effect
         self.unsupported = unsupported
-        self.changeable = frozenset(key for key, setting in self.settings.items() if setting.changeable is not None)
+        self.changeable = frozenset(
+            key for key, setting in self.settings.items() if list_command and setting.changeable is not None
+        )
         self._list_command = list_command
 
     def load(

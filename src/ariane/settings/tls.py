@@ -64,16 +64,16 @@ class ServerTlsSettings(TrafficLimits, frozen=True, kw_only=True, rename="camel"
 
 
 class ClientTlsSettings(ServerTlsSettings, frozen=True, kw_only=True, rename="camel"):
-    """TLS to name servers and to the master."""
+    """TLS to other servers."""
 
     use_tls: bool = field(default=False, name="useTLS")
-    """Encrypt the broker's own connections."""
+    """Encrypt the server's own connections: to name servers, to the master of a slave, or to the brokers of a proxy."""
     tls_enable: Annotated[Switch, SYSTEM_PROPERTY, DefaultText("`true` if tls.server.mode is enforcing")] = field(
         default="auto", name="tls.enable"
     )
     """The same."""
     tls_client_auth_server: Annotated[bool, SYSTEM_PROPERTY] = field(default=False, name="tls.client.authServer")
-    """Verify the certificates of name servers and of the master, without their host names."""
+    """Verify the certificates of these servers, without their host names."""
     tls_client_trust_cert_path: Annotated[str, SYSTEM_PROPERTY] = field(default="", name="tls.client.trustCertPath")
     """PEM file of their authorities; empty: those of this machine."""
     tls_client_cert_path: Annotated[str, SYSTEM_PROPERTY] = field(default="", name="tls.client.certPath")
@@ -87,12 +87,12 @@ class ClientTlsSettings(ServerTlsSettings, frozen=True, kw_only=True, rename="ca
 
     @property
     def encrypts_requests(self) -> bool:
-        """Whether the broker's own connections are encrypted."""
+        """Whether the server's own connections are encrypted."""
         is_default = self.tls_enable == "auto" and self.tls_server_mode == "enforcing"
         return self.use_tls or self.tls_enable == "true" or is_default
 
     def client_tls(self) -> ssl.SSLContext | None:
-        """Return the context of the broker's own connections; None: they are plain.
+        """Return the context of the server's own connections; None: they are plain.
 
         Raises:
             ConfigError: a file cannot be used.

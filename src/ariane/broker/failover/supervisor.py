@@ -22,10 +22,10 @@ from typing import Self
 
 import msgspec
 
+from ariane.access.own_account import own_credentials
 from ariane.broker.broker import Broker
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.config.broker_config import BrokerConfig, to_store_config
-from ariane.broker.config.own_account import own_credentials
 from ariane.broker.failover.cut_retention import ROUND_S, CutRetention
 from ariane.broker.failover.disk_probe import DiskProbe
 from ariane.broker.failover.failover_settings import (

@@ -159,6 +159,16 @@ NameServers = Annotated[
         rich_help_panel=CONNECTION,
     ),
 ]
+NamesrvAddr = Annotated[
+    str | None,
+    typer.Option(
+        "-n",
+        "--namesrvAddr",
+        parser=name_servers,
+        metavar="HOST:PORT",
+        help="Name server addresses, separated by ';'; overrides namesrvAddr.",
+    ),
+]
 Topic = Annotated[
     str | None,
     typer.Option(parser=topic_name, metavar="TOPIC", help="Only this topic.", rich_help_panel=FILTERS),

@@ -37,16 +37,7 @@ broker_subcommands.register(app)
 class BrokerOptions:
     """Options that only a broker has."""
 
-    namesrv: Annotated[
-        str | None,
-        typer.Option(
-            "-n",
-            "--namesrvAddr",
-            parser=shared_options.name_servers,
-            metavar="HOST:PORT",
-            help="Name server addresses, separated by ';'; overrides namesrvAddr.",
-        ),
-    ] = None
+    namesrv: shared_options.NamesrvAddr = None
     accept_empty_log: Annotated[
         bool,
         flag_option("--accept-empty-log", "Start even if commit log files are missing; their messages are lost."),

@@ -1,4 +1,4 @@
-"""Options of the servers that have a configuration file: `ariane broker` and `ariane namesrv`.
+"""Options of the servers that have a configuration file: `ariane broker`, `ariane namesrv` and `ariane proxy`.
 
 command line ─→ ServerOptions ─ load ─→ configuration ─→ server ─ serve ─→ runs until it is stopped
 """
@@ -29,7 +29,7 @@ class ServerOptions:
         path_option("-c", "--configFile", metavar="FILE", help="Configuration file in RocketMQ's format (*.conf)."),
     ] = None
     port: Annotated[
-        int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
+        int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides that of the file.")
     ] = None
     definitions: shared_options.DefinedKeys = None
     insecure: shared_options.Insecure = False
@@ -40,10 +40,10 @@ class ServerOptions:
     log_file: shared_options.LogFile = None
     until_stdin_closes: shared_options.UntilStdinCloses = False
 
-    def load(self, schema: SettingsSchema[C], namesrv: str | None = None) -> C:
+    def load(self, schema: SettingsSchema[C], namesrv: str | None = None, *, port_key: str = "listenPort") -> C:
         """Return the configuration of the file and of the options, and report keys without effect on stderr.
 
-        With `--compatible`, the server listens where Java's does if the file has no address.
+        `--port` sets `port_key`. With `--compatible`, the server listens where Java's does if the file has no address.
 
         Raises:
             ConfigError: a value is invalid, or a key is unsupported.
@@ -53,7 +53,7 @@ class ServerOptions:
             "insecure": "true" if self.insecure or self.compatible else None,
             **shared_options.defined_keys(self.definitions),
             "namesrvAddr": namesrv,
-            "listenPort": None if self.port is None else str(self.port),
+            port_key: None if self.port is None else str(self.port),
         }
         # As keys of the file, so that values of both sources are checked alike.
         texts = {key: text for key, text in options.items() if text is not None}

@@ -57,6 +57,10 @@ class ConnectionPool(Requester):
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections, and refuse further requests."""
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ariane.metrics.serving.endpoint import MetricsSource
     from ariane.nameserver.server import NameServer
     from ariane.net.listening.server_tls import ServerTls
+    from ariane.proxy.cluster.cluster_proxy import ClusterProxy
 
 
 class TlsServer(Protocol):
@@ -83,6 +84,13 @@ def name_server_source(server: NameServer) -> MetricsSource:
     from ariane.metrics.name_server_source import NameServerSource
 
     return NameServerSource(server.routes, server.connections, server.monotonic_ms, server.protection, server.audit)
+
+
+def proxy_source(proxy: ClusterProxy) -> MetricsSource:
+    """Return the source of a started proxy."""
+    from ariane.metrics.proxy_source import ProxySource
+
+    return ProxySource(clients=proxy.clients, routes=proxy.routes, traces=proxy.traces, protection=proxy.protection)
 
 
 @contextlib.asynccontextmanager

@@ -1,16 +1,29 @@
-"""The account of a broker's own requests, from its configuration."""
+"""The account of a server's own requests, from its configuration."""
 
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 from ariane.access import secret_references
-from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.protocol.signing import Credentials
 
 
-def own_credentials(config: BrokerConfig) -> Credentials | None:
+class AccountSettings(Protocol):
+    """Settings of a server that name its account."""
+
+    @property
+    def access_key(self) -> str: ...
+    @property
+    def secret_key(self) -> str: ...
+    @property
+    def secret_key_file(self) -> str: ...
+    @property
+    def secret_key_variable(self) -> str: ...
+
+
+def own_credentials(config: AccountSettings, file_name: str = "broker.conf") -> Credentials | None:
     """Return the account that signs requests to name servers and to the master; None if they are not signed.
 
     Raises:
@@ -29,5 +42,5 @@ def own_credentials(config: BrokerConfig) -> Credentials | None:
     if not keys:
         raise ConfigError("accessKey", config.access_key, f"needs one of {', '.join(texts)}")
     document = {"accounts": [{"accessKey": config.access_key, **keys}]}
-    (account,) = secret_references.with_secrets("broker.conf", document, os.environ)["accounts"]
+    (account,) = secret_references.with_secrets(file_name, document, os.environ)["accounts"]
     return Credentials(config.access_key, account[secret_references.SECRET])
