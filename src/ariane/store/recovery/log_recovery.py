@@ -13,7 +13,7 @@
 Below the start of the scan, log and queues are on the disk, so nothing there is read. Queue entries that point at or after the
 start are cut (lazily, when the queue is opened) and dispatched again. If queue files were lost, all queues are rebuilt from the
 beginning of the log; the checkpoint says so until they are complete. If files of the log itself are missing, the start is refused
-before anything is changed.
+before anything is changed. Without `repairs_loss` it is also refused before bytes are zeroed or overwritten that show a loss.
 [CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
 """
 
