@@ -106,7 +106,9 @@ class ReceiveCalls:
         """Acknowledge messages, each with a result of its own."""
         group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
         field_checks.check_entries(request.entries)
-        entries = await asyncio.gather(*(self._acknowledge(entry, group, topic, call) for entry in request.entries))
+        acknowledging = [self._acknowledge(entry, group, topic, call) for entry in request.entries]
+        # Most calls have one entry, which needs no task of its own.
+        entries = [await acknowledging[0]] if len(acknowledging) == 1 else await asyncio.gather(*acknowledging)
         if not entries:
             raise CallRefused(StatusCode.INTERNAL_SERVER_ERROR, "ack message result is empty")
         status = grpc_statuses.of_entries([entry.status for entry in entries])
