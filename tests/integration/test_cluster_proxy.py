@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("grpc", reason="the extra grpc is not installed")
 
 import grpc.aio
-from test_grpc_port import TOPIC, Client, code_of, config
+from test_grpc_port import TOPIC, Client, code_of, config, signed
 
 from ariane.broker.broker import Broker
 from ariane.cli.servers.process.metrics_endpoint import proxy_source
@@ -31,7 +31,9 @@ from ariane.proxy import api, proxy_server
 from ariane.proxy.cluster import fresh_values
 from ariane.proxy.cluster.cluster_proxy import ClusterProxy
 from ariane.proxy.cluster.proxy_config import ProxyConfig
+from ariane.proxy.conversion.grpc_statuses import StatusCode
 from ariane.store.message_store import RecordFilter
+from grpc_transports import TRANSPORTS
 
 Test = Callable[[Client, list[Broker], ClusterProxy], Awaitable[None]]
 
@@ -51,13 +53,13 @@ async def cluster(path: Path, brokers: int = 2, **settings: Any) -> AsyncIterato
         yield started, name_server.addr
 
 
-def proxied(path: Path, test: Test, brokers: int = 2, **settings: Any) -> None:
+def proxied(path: Path, test: Test, brokers: int = 2, transport: Any = "aio", **settings: Any) -> None:
     """Run a test with a client of a proxy in front of brokers."""
 
     async def run() -> None:
         async with (
             cluster(path, brokers, **settings) as (started, name_server),
-            ClusterProxy(ProxyConfig(grpc_server_port=0, namesrv_addr=name_server)) as proxy,
+            ClusterProxy(ProxyConfig(grpc_server_port=0, namesrv_addr=name_server, grpc_transport=transport)) as proxy,
             grpc.aio.insecure_channel(proxy.addr) as channel,
         ):
             await test(Client(channel), started, proxy)
@@ -69,7 +71,10 @@ def of_broker(letter: str) -> dict[str, Any]:
     return {"message_queue": {"topic": TOPIC, "id": -1, "broker": {"name": f"broker-{letter}"}}}
 
 
-def test_messages_take_the_queues_of_all_brokers_in_turn_and_are_acknowledged_at_theirs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_messages_take_the_queues_of_all_brokers_in_turn_and_are_acknowledged_at_theirs(
+    tmp_path: Path, transport: str
+) -> None:
     async def test(client: Client, brokers: list[Broker], proxy: ClusterProxy) -> None:
         reached = {"scheme": 1, "addresses": [{"host": "127.0.0.1", "port": proxy.proxy.port}]}
         route = await client.call("QueryRoute", topic=TOPIC, endpoints=reached)
@@ -92,7 +97,7 @@ def test_messages_take_the_queues_of_all_brokers_in_turn_and_are_acknowledged_at
             assert (code_of(reply), [code_of(each) for each in reply.entries]) == (20000, [20000] * 4)
             assert [broker.services.state.offsets.get("G", "T", queue_id) for queue_id in (0, 1)] == [2, 2]
 
-    proxied(tmp_path, test)
+    proxied(tmp_path, test, transport=transport)
 
 
 def test_a_message_that_is_visible_again_and_one_for_dead_letters(tmp_path: Path) -> None:
@@ -285,6 +290,50 @@ def test_the_links_of_a_client_end_with_it(tmp_path: Path, monkeypatch: pytest.M
         assert proxy.links.count == 1
 
     proxied(tmp_path, test, brokers=1)
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: proxy-account, secretKey: proxy-secret, admin: true}
+- {accessKey: writer-account, secretKey: SECRET, topicPerms: [T=PUB]}
+- {accessKey: reader-account, secretKey: reader-secret, topicPerms: [T=SUB], groupPerms: [G=SUB]}
+"""
+
+
+@pytest.mark.parametrize("tls", ["disabled", "enforcing"])
+def test_requests_to_brokers_are_signed_with_the_keys_of_the_caller(tmp_path: Path, tls: str) -> None:
+    file = tmp_path / "conf" / "plain_acl.yml"
+    file.parent.mkdir()
+    file.write_text(ACCOUNTS.replace("SECRET", "writer-secret"))
+    account = {"access_key": "proxy-account", "secret_key": "proxy-secret", "use_tls": tls == "enforcing"}
+    access: dict[str, Any] = {"acl_enable": True, "rocketmq_home": str(tmp_path)}
+
+    async def run() -> None:
+        settings = {**access, "tls_server_mode": tls}
+        async with contextlib.AsyncExitStack() as stack:
+            (broker,), name_server = await stack.enter_async_context(cluster(tmp_path, 1, **settings))
+            config = ProxyConfig(grpc_server_port=0, namesrv_addr=name_server, **access, **account)
+            proxy = await stack.enter_async_context(ClusterProxy(config))
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(proxy.addr))
+            writer = Client(channel, **signed("writer-account", "writer-secret"))
+            reader = Client(channel, **signed("reader-account", "reader-secret"))
+            assert code_of(await Client(channel).send()) == StatusCode.UNAUTHORIZED
+            assert code_of((await writer.receive())[0]) == StatusCode.FORBIDDEN
+            assert code_of(await reader.send()) == StatusCode.FORBIDDEN
+            await reader.receive(batch_size=0)
+            broker.services.state.offsets.commit("G", "T", 0, 0)
+            assert code_of(await writer.send()) == 20000
+            (message,) = await reader.messages()
+            assert code_of(await reader.acknowledge(message)) == 20000
+            # Other keys of an account are in force for its clients, which are connected.
+            file.write_text(ACCOUNTS.replace("SECRET", "other-secret"))
+            await broker.reload()
+            await proxy.reload()
+            assert code_of(await writer.send()) == StatusCode.UNAUTHORIZED
+            writer = Client(channel, **signed("writer-account", "other-secret"))
+            assert code_of(await writer.send()) == 20000
+
+    asyncio.run(run())
 
 
 def test_a_proxy_needs_name_servers() -> None:
