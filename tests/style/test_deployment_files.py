@@ -155,4 +155,4 @@ def test_the_example_of_prometheus_loads_the_alerts() -> None:
     config = yaml.safe_load((ROOT / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     assert config["rule_files"] == ["alerts.yml"]
     jobs = [job["job_name"] for job in config["scrape_configs"]]
-    assert jobs == ["ariane-exporter", "ariane-broker", "ariane-namesrv", "ariane-pipeline"]
+    assert jobs == ["ariane-exporter", "ariane-broker", "ariane-namesrv", "ariane-proxy", "ariane-pipeline"]
