@@ -61,6 +61,11 @@ class TurnProbe:
         self._loop.call_later(PROBE_S, self._measure)
 
 
+def free_port() -> int:
+    """Return a port for a broker. Attacks leave those that the system chooses, or their neighbours, in TIME_WAIT."""
+    return choose_free_port((-2, 0, 1))
+
+
 async def run(home: Path) -> None:
     names = NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(home / "kv.json")))
     async with names:
@@ -68,7 +73,7 @@ async def run(home: Path) -> None:
             bind_address="127.0.0.1",
             broker_ip1="127.0.0.1",
             broker_name="broker-a",
-            listen_port=choose_free_port((-2, 0, 1)),  # attacks leave ports of outgoing connections in TIME_WAIT
+            listen_port=free_port(),
             namesrv_addr=names.addr,
             store_path_root_dir=str(home / "store"),
             mapped_file_size_commit_log=16 << 20,
@@ -92,8 +97,8 @@ async def run(home: Path) -> None:
             if broker.proxy is not None:
                 ports["grpc"] = broker.proxy.port
                 if selected().open_grpc_port is not None:
-                    store = {"store_path_root_dir": str(home / "native"), "namesrv_addr": ""}
-                    native = Broker(structs.replace(config, **store, grpc_transport="native"))
+                    own = {"store_path_root_dir": str(home / "native"), "namesrv_addr": "", "listen_port": free_port()}
+                    native = Broker(structs.replace(config, **own, grpc_transport="native"))
                     await others.enter_async_context(native)
                     assert native.proxy is not None
                     ports["native grpc"] = native.proxy.port

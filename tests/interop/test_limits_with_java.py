@@ -15,6 +15,7 @@ import pytest
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
 from ariane.protocol.signing import Credentials
 from ariane.testing import AsyncLocalCluster, LocalCluster, java
 
@@ -254,15 +255,23 @@ def check_bytes(servers: Servers) -> None:
 
 
 def check_routes(servers: Servers) -> None:
-    """Use up a rate of the name server, then start a producer, which has no route yet."""
+    """Use up a rate of the name server while a producer starts that has no route yet."""
 
-    async def use_up() -> None:
+    async def produce_without_route() -> str:
         async with ConnectionPool() as pool:
-            reads = [pool.request(servers.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO) for _ in range(100)]
-            assert ResponseCode.SYSTEM_BUSY in {answer.code for answer in await asyncio.gather(*reads)}
+
+            async def request(count: int) -> list[Command | BaseException]:
+                requests = [pool.request(servers.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO) for _ in range(count)]
+                return await asyncio.gather(*requests, return_exceptions=True)
+
+            answers = [answer for answer in await request(100) if isinstance(answer, Command)]
+            assert ResponseCode.SYSTEM_BUSY in {answer.code for answer in answers}
+            producing = asyncio.create_task(asyncio.to_thread(servers.raised, "T"))
+            while not producing.done():  # a busy machine takes seconds to start it
+                await asyncio.wait([producing, asyncio.create_task(request(2))], timeout=0.2)
+            return await producing
 
     servers.operate(servers.namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"serverRequestsPerSecond=1")
-    asyncio.run(use_up())
-    raised = servers.raised("T")
+    raised = asyncio.run(produce_without_route())
     assert "No route info of this topic" in raised or "RemotingTimeoutException" in raised
     servers.operate(servers.namesrv, RequestCode.UPDATE_NAMESRV_CONFIG, b"serverRequestsPerSecond=0")
