@@ -31,7 +31,7 @@ def test_each_command_and_its_options_exist(name: str) -> None:
         command = command.commands[words.pop(0)]
     options = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= options
-    assert command.name in ("namesrv", "broker", "console", "create")
+    assert command.name in ("namesrv", "broker", "proxy", "console", "create")
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -103,6 +103,10 @@ def test_transactions_are_committed_rolled_back_and_checked(client_python: str, 
     assert sorted(event["body"] for event in received) == ["checked", "commit"]
 
 
+@pytest.mark.long(
+    "tests/integration/test_cluster_proxy.py::test_a_broker_without_pop_refuses_consumers_and_delays_with_a_reason",
+    "tests/integration/test_cluster_proxy.py::test_a_transaction_is_checked_at_the_client_and_committed_at_its_broker",
+)
 def test_a_broker_of_4_9_4_takes_messages_and_transactions(client_python: str, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="the extra grpc is not installed")
 

@@ -24,7 +24,7 @@ from ariane.console.areas.traces.trace_sources import FetchedTrace, fetch_live_t
 from ariane.model.topic import TRACE_TOPIC, SubscriptionGroupConfig
 from ariane.reports.trace_steps import StepKind
 from ariane.testing import LocalCluster
-from grpc_transports import TRANSPORTS
+from grpc_transports import NEEDS_NATIVE
 
 PROGRAMS = Path(__file__).parent / "official_5x_clients"
 PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
@@ -86,7 +86,13 @@ def node_modules() -> Path:
     return fetched(NODE_CLIENT.replace("@", "-"), fetch) / "node_modules"
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
+NATIVE_IS_LONG = pytest.mark.long(
+    "tests/integration/test_grpc_port.py::test_a_message_is_sent_received_and_acknowledged",
+    "tests/integration/test_plain_grpc_sends.py::test_sends_of_a_turn_are_those_of_single_calls",
+)
+
+
+@pytest.fixture(scope="module", params=["aio", pytest.param("native", marks=[NEEDS_NATIVE, NATIVE_IS_LONG])])
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     pytest.importorskip("grpc", reason="the extra grpc is not installed")
     settings = {"grpc_transport": request.param, "transaction_check_interval": 500, "transaction_time_out": 500}

@@ -17,6 +17,7 @@ COMMANDS = {
     "up": "run a name server, a broker and the web console on this machine",
     "console": "run the web console of a cluster",
     "namesrv": "run a name server",
+    "proxy": "serve clients of RocketMQ 5 in front of a cluster",
     "tls": "create, show and check certificates of servers",
     "backup": "back up store directories while their brokers run",
     "restore": "create a store directory from a backup",
