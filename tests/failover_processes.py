@@ -64,18 +64,21 @@ class BrokerProcess:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        process, self.process = self.process, None  # first: a supervisor starts a process again that ends by itself
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def stop(self) -> int:
         """Stop in order; return the exit status."""
-        assert self.process is not None
-        self.process.terminate()
-        status = self.process.wait(30)
-        self.process = None
-        return status
+        process, self.process = self.process, None
+        assert process is not None
+        process.terminate()
+        try:
+            return process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process = process
+            raise
 
 
 class BrokerSet:
