@@ -331,8 +331,12 @@ def test_a_log_without_a_common_record_is_put_aside_as_a_whole() -> None:
     asyncio.run(work())
 
 
-def damaged_member(*, has_queues: bool) -> tuple[FakeDisk, int]:
-    """Return the disk of a member that was killed, with a corrupt record after its last checkpoint, and where that ends."""
+def damaged_member(*, has_queues: bool = True, flushed: int = 3) -> tuple[FakeDisk, int]:
+    """Return the disk of a member that was killed, whose fifth record is corrupt, and where the fourth begins.
+
+    Args:
+        flushed: Number of records below the checkpoint.
+    """
     disk = FakeDisk()
     config = StoreConfig(root="/store", commit_log_size=FILE_BYTES, consume_queue_size=6_000_000)
     store = open_store(config, disk, store_host=HOST)
@@ -341,7 +345,7 @@ def damaged_member(*, has_queues: bool) -> tuple[FakeDisk, int]:
     for _ in range(6):
         draft = RecordDraft(topic="SELF_TEST_TOPIC", queue_id=0, body=b"x" * 100, born_ms=1, born_host=HOST)
         offsets.append(store.put(draft).offset)
-        if len(offsets) == 3:
+        if len(offsets) == flushed:
             store.flush()
             store.dispatch_pending()
             store.write_checkpoint()
@@ -385,6 +389,23 @@ def test_a_start_that_is_killed_while_it_repairs_the_log_leaves_another_incarnat
             incarnation, last, _ = await start(disk.after_kill())
             assert incarnation != former.member.incarnation, f"killed at change {change}"
             assert (last.start, last.holder[0]) == (proven, "?"), f"killed at change {change}"
+
+    asyncio.run(work())
+
+
+def test_a_start_after_a_failure_of_the_disk_reads_what_was_flushed_before() -> None:
+    """A file system that is mounted again after its disk failed can lack records below the checkpoint."""
+
+    async def work() -> None:
+        disk, readable = damaged_member(flushed=6)
+        former = open_identity(disk, "/store", "a", boot_id=read_boot_id(), log_end=1)
+        former.mark_distrusted()
+        assert former.has_failed
+        async with member(config_of(), disk, MemoryCoordination(), restore_topics=True) as broker:
+            assert broker.agent.state.me != former.member
+            assert broker.broker.services.store.commit_log_max == readable
+        assert [path for path in disk.paths() if path.startswith("/store/cut/")]
+        assert not open_identity(disk, "/store", "a", boot_id=read_boot_id(), log_end=1).has_failed
 
     asyncio.run(work())
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ariane.broker.replication.member_identity import open_identity, read_boot_id
+from ariane.broker.replication.member_identity import MemberIdentity, open_identity, read_boot_id
 from ariane.testing.disk import FakeDisk
 
 
@@ -63,6 +63,24 @@ def test_after_a_failed_flush_records_are_unproven_until_the_epochs_say_which() 
     again = open_identity(disk, "/store", "a", boot_id=read_boot_id(), log_end=1, flushes=True)
     assert again.member == killed.member
     assert not again.is_unproven
+
+
+def test_a_failure_of_the_disk_is_noted_until_a_start_has_read_the_whole_log() -> None:
+    disk = FakeDisk()
+
+    def opened() -> MemberIdentity:
+        return open_identity(disk, "/store", "a", boot_id="1", log_end=1)
+
+    opened().mark_read()
+    assert not opened().has_failed
+    failed = opened().renewed(is_unproven=True)
+    failed.store()
+    assert opened().has_failed
+    failed.mark_distrusted()
+    failed.mark_stopped(1)
+    assert opened().has_failed
+    opened().mark_read()
+    assert not opened().renewed(is_unproven=False).has_failed
 
 
 @pytest.mark.parametrize(("log_end", "is_unproven"), [(1, True), (0, False)])

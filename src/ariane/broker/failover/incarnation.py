@@ -6,17 +6,23 @@ the set has admitted it again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 
 import msgspec
 
+from ariane.broker.config.broker_config import BrokerConfig, to_store_config
+from ariane.broker.failover.member_cut import cut_member
 from ariane.broker.failover.waiting import retried
 from ariane.broker.replication.member_identity import MemberIdentity
 from ariane.errors import FlushFailed, RecordsLost, StoreError, StoreLocked
 from ariane.failover.agent import FailoverAgent
 from ariane.net.tasks import BackgroundTasks
+from ariane.store.disk.files import Disk
+from ariane.store.log.epochs import EpochHistory
 from ariane.store.message_store import MessageStore
+from ariane.store.recovery.log_cut import last_readable
 
 log = logging.getLogger("ariane.broker.failover.incarnation")
 
@@ -30,6 +36,20 @@ class Incarnation:
         self._agent = agent  # a candidate only as a member of the stored set
         self._tasks = tasks
         self._failed: MessageStore | None = None  # whose failure ended the last incarnation
+
+    async def check_log(self, config: BrokerConfig, disk: Disk, epochs: EpochHistory) -> None:
+        """Read the closed log of a member whose disk has failed, and cut it before the first record that is lost.
+
+        Raises:
+            OSError, StoreError: the log cannot be read, or the incarnation not be stored.
+        """
+        if not self.identity.has_failed:
+            return
+        lost = await asyncio.to_thread(last_readable, to_store_config(config), disk)
+        if lost is not None:
+            self._begin(f"flushed records are missing after {lost[0]}", is_unproven=True).store()
+            await cut_member(config, disk, epochs, *lost)
+        self.identity.mark_read()
 
     def check_opened(self, store: MessageStore, *, leads: bool) -> None:
         """Compare an opened store with the one that was closed.

@@ -220,6 +220,7 @@ class FailoverBroker:
         )  # fmt: skip
         self._open.push_async_callback(self._close_broker, is_final=True)
         async with self._switch:
+            await self._incarnation.check_log(role_config(config, leads=False), self._disk, epochs)
             await self._open_broker(0)
         self._probe.start()
         self._open.callback(self._probe.stop)

@@ -7,7 +7,8 @@ acknowledged records before they were on its disk (not `is_durable`), or the log
 `kill -9` loses nothing that was written. A leader admits a new incarnation again before it counts.
 
 After a failed flush, records can be read from the page cache, and the next flush reports success, although they never reached the
-disk. `is_unproven` notes that until the epochs of the log say which records these are.
+disk. `is_unproven` notes that until the epochs of the log say which records these are. A file system whose disk has failed may also
+lack what was flushed before: `has_failed` lets the next start of a process read the whole log.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class _MemberDocument(msgspec.Struct, frozen=True):
     boot_id: str
     end: int | None = None  # of the log at an orderly stop
     is_unproven: bool = False  # records after the last checkpoint may be in the page cache only
+    has_failed: bool = False  # its disk, since a start read the whole log
     is_durable: bool = False  # all that it acknowledged was on the disk before: a loss of power loses none of it
 
 
@@ -54,9 +56,17 @@ class MemberIdentity:
     """The identity of a member whose broker runs. `mark_stopped` notes an orderly stop."""
 
     def __init__(
-        self, disk: Disk, root: str, member: InSyncMember, *, is_unproven: bool = False, is_durable: bool = False
+        self,
+        disk: Disk,
+        root: str,
+        member: InSyncMember,
+        *,
+        is_unproven: bool = False,
+        has_failed: bool = False,
+        is_durable: bool = False,
     ) -> None:
         self.member = member
+        self.has_failed = has_failed  # the file system may lack records below the checkpoint once it is mounted again
         self.is_unproven = is_unproven  # records after the last checkpoint may be missing on the disk
         self._is_durable = is_durable
         self._disk = disk
@@ -65,13 +75,23 @@ class MemberIdentity:
 
     def mark_stopped(self, log_end: int) -> None:
         """Note that everything is on the disk: the next start has the same data, also after another start of the machine."""
-        document = _MemberDocument(self.member.incarnation, "", log_end)
+        document = _MemberDocument(self.member.incarnation, "", log_end, has_failed=self.has_failed)
         write_atomic(self._disk, self._path, msgspec.json.encode(document))
 
     def renewed(self, *, is_unproven: bool) -> MemberIdentity:
         """Return the identity with another incarnation, because acknowledged records may be missing. `store` it."""
         member = InSyncMember(self.member.name, secrets.token_hex(8))
-        return MemberIdentity(self._disk, self._root, member, is_unproven=is_unproven)
+        has_failed = is_unproven or self.has_failed
+        return MemberIdentity(self._disk, self._root, member, is_unproven=is_unproven, has_failed=has_failed)
+
+    def mark_read(self) -> None:
+        """Note that this start has read the whole log.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.has_failed = False
+        self.store()
 
     def mark_distrusted(self) -> None:
         """Note that the epochs of the log say which of its records are not proven.
@@ -98,6 +118,7 @@ class MemberIdentity:
                 self.member.incarnation,
                 read_boot_id(),
                 is_unproven=self.is_unproven,
+                has_failed=self.has_failed,
                 is_durable=self._is_durable,
             )
             write_atomic(self._disk, self._path, msgspec.json.encode(document))
@@ -133,12 +154,15 @@ def open_identity(
         for directory in disk.make_dirs(path.rpartition("/")[0]):
             disk.fsync_dir(directory)
         is_unproven = log_end > 0 and (not is_kept or (former is not None and former.is_unproven))
-        document = _MemberDocument(incarnation, boot_id, is_unproven=is_unproven, is_durable=is_durable)
+        has_failed = log_end > 0 and (former is None or former.has_failed)  # None: it could not be written, for example
+        document = _MemberDocument(
+            incarnation, boot_id, is_unproven=is_unproven, has_failed=has_failed, is_durable=is_durable
+        )
         write_atomic(disk, path, msgspec.json.encode(document))
     except OSError as error:
         raise write_error(error, path) from error
     member = InSyncMember(name, incarnation)
-    return MemberIdentity(disk, root, member, is_unproven=is_unproven, is_durable=is_durable)
+    return MemberIdentity(disk, root, member, is_unproven=is_unproven, has_failed=has_failed, is_durable=is_durable)
 
 
 def log_is_empty(disk: Disk, directory: str) -> bool:

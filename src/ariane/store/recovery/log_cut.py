@@ -22,9 +22,9 @@ from ariane.protocol.records.record import FILLER_MAGIC, SIZE_AND_MAGIC
 from ariane.store.disk.file_loading import load_log
 from ariane.store.disk.files import Disk, OpenFiles, write_error
 from ariane.store.disk.segments import NAME_DIGITS, Segments
-from ariane.store.log.checkpoint import CheckpointFile
-from ariane.store.log.record_scanner import CHUNK_BYTES, read_record
-from ariane.store.recovery.store_directory import claim, mark_running, release
+from ariane.store.log.checkpoint import CheckpointFile, read_checkpoint
+from ariane.store.log.record_scanner import CHUNK_BYTES, RecordScanner, read_record
+from ariane.store.recovery.store_directory import claim, is_running_or_crashed, mark_running, release
 from ariane.store.types import StoreConfig
 
 CUT_DIRECTORY = "cut"
@@ -72,6 +72,36 @@ def cut_log(config: StoreConfig, disk: Disk, end: int, log_end: int) -> str:
     finally:
         files.close()
         release(disk, locks)
+
+
+def last_readable(config: StoreConfig, disk: Disk) -> tuple[int, int] | None:
+    """Read a closed log below its checkpoint, which a damaged file system may lack in part.
+
+    Returns:
+        Start of the last record before the loss (or of the log), and the end of the log's files; None if nothing is lost.
+
+    Raises:
+        OSError, StoreError: the log cannot be read.
+    """
+    files = OpenFiles(disk, config.open_files_max)
+    try:
+        flushed = read_checkpoint(disk, f"{config.root}/checkpoint").safe_offset
+        if flushed is None or disk.size(config.log_directory) is None:
+            return None
+        clean = not is_running_or_crashed(disk, config.root)
+        log = load_log(files, config.log_directory, config.commit_log_size, clean=clean, flushed=flushed).segments
+        if log.stop < flushed:
+            return None  # its files are missing, and the start is refused
+        scanner, last = RecordScanner(log, log.start, flushed, check_crc=True), log.start
+        for run in scanner.runs():
+            last = run.offset
+        if scanner.end >= flushed:
+            return None
+        return max(
+            (record.offset for record in RecordScanner(log, last, scanner.end, check_crc=False)), default=last
+        ), log.stop
+    finally:
+        files.close()
 
 
 def _check_boundary(log: Segments, end: int) -> None:
