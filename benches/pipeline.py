@@ -27,6 +27,7 @@ from ariane.blocking import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import TRACE_TOPIC
 from ariane.pipeline import jobs, round_pacing, run
+from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.spark_session import get_or_create_session
 from ariane.tables import table_store
 from ariane.testing import LocalCluster
@@ -50,7 +51,7 @@ CONSUMPTION = r"""
 
 def generate(spark: Any, root: Path, messages: int, hours: int, batches: int) -> None:
     """Trace messages and their records as files, `batches` of each, in the order of time."""
-    begin_ms, month_ms = begin_of(spark, hours)
+    begin_ms, month_ms = begin_of(spark, root, hours)
     ms = f"({begin_ms} + {MS.format(span_ms=hours * 3_600_000, messages=messages)})"
     parts = ",".join(
         CONSUMPTION.format(group=group, after=5 + 3 * n, n=n) for n, group in enumerate(("billing", "stock"))
@@ -148,7 +149,7 @@ def measure_event(
 ) -> dict[str, Any]:
     """Send one late consumption, and return the cost until all tables contain it."""
     home, producer, rounds, thread = running
-    begin_ms, month_ms = begin_of(spark, given.hours)
+    begin_ms, month_ms = begin_of(spark, home.parent, given.hours)
     ms = f"({begin_ms} + {MS.format(span_ms=given.hours * 3_600_000, messages=given.messages)})"
     # Not among the first messages of its minute, which are the examples of their groups in `health`.
     x = given.messages // 2 + given.messages // 100 + number * 7
@@ -182,10 +183,18 @@ def measure_event(
     return result
 
 
-def begin_of(spark: Any, hours: int) -> tuple[int, int]:
-    """Return the first ms of the messages since the beginning of the month, and that beginning."""
-    month_ms = spark.sql("SELECT unix_millis(date_trunc('month', current_timestamp()))").first()[0]
-    return max(month_ms, SYSTEM_CLOCK.now_ms() // 3_600_000 * 3_600_000 - hours * 3_600_000) - month_ms, month_ms
+def begin_of(spark: Any, root: Path, hours: int) -> tuple[int, int]:
+    """Return the first ms of the messages since the beginning of the month, and that beginning.
+
+    The first call stores them in `root`: late events follow the generated ones by hours, or are sent by another run.
+    """
+    path = root / "begin.json"
+    if not path.exists():
+        month_ms = spark.sql("SELECT unix_millis(date_trunc('month', current_timestamp()))").first()[0]
+        begin_ms = max(month_ms, SYSTEM_CLOCK.now_ms() // 3_600_000 * 3_600_000 - hours * 3_600_000) - month_ms
+        path.write_text(json.dumps([begin_ms, month_ms]))
+    begin_ms, month_ms = json.loads(path.read_text())
+    return begin_ms, month_ms
 
 
 def open_streams(spark: Any, root: Path, job: Any) -> dict[str, Any]:
@@ -219,12 +228,14 @@ def main() -> None:
     conf = dict(entry.split("=", 1) for entry in given.conf)
     spark = get_or_create_session("ariane bench", "local[2]", long_running=True, conf=conf)
     result: dict[str, Any] = {"jobs": given.jobs, "batches": given.batches}
+    resources = contextlib.ExitStack()
     try:
         if not (root / jobs.TRACES.name).exists():
             generate(spark, root, given.messages, given.hours, given.batches)
         job = jobs.combine_jobs(tuple(given.jobs.split(",")))
         events = given.messages // BODY_MESSAGES * BODY_MESSAGES * RECORDS
         rounds, whole = Rounds(), Meter()
+        resources.enter_context(table_publisher.lock_tables(home, job.tables))
         streams, stop = open_streams(spark, root, job), threading.Event()
         run.JobRunner(
             spark=spark, job=job, streams=streams, home=home, settings=run.RunSettings(once=True), stop=stop
@@ -243,6 +254,7 @@ def main() -> None:
         }
         print(json.dumps(result, indent=1))
     finally:
+        resources.close()
         with contextlib.suppress(Exception):
             spark.stop()
         if not given.directory:
