@@ -176,7 +176,17 @@ async def measure(ping: Callable[[], Awaitable[None]], is_over: threading.Event)
     return durations
 
 
-@pytest.mark.parametrize(("family", "name"), [(family, name) for family, names in FAMILIES.items() for name in names])
+CHEAPER = pytest.mark.long("tests/integration/test_hostile_http2.py::test_floods_of_small_frames_hold_back_no_other")
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        pytest.param(family, name, marks=[CHEAPER] if family == "HTTP/2" else [])
+        for family, names in FAMILIES.items()
+        for name in names
+    ],
+)
 def test_pings_are_answered_during_an_attack(
     family: str, name: str, servers_of: Callable[[str], Attacked], monkeypatch: pytest.MonkeyPatch
 ) -> None:

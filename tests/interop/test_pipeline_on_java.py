@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [
+    pytest.mark.long(
+        "tests/spark/test_pipeline_records.py::test_from_a_broker_to_the_reports",
+        "tests/interop/test_spark_on_java.py::test_half_messages_of_open_transactions_are_readable",
+    ),
     pytest.mark.spark,
     pytest.mark.timeout(900),
     pytest.mark.skipif(java_fault() is not None, reason=f"Spark: {java_fault()}"),

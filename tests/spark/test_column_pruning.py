@@ -61,6 +61,10 @@ async def fill(namesrv: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.long(
+    "tests/spark/test_arrow_messages.py::test_columns_have_the_values_of_the_batch",
+    "tests/unit/test_spark_arrow_messages.py::test_a_message_has_the_rows_of_its_batch",
+)
 def test_queries_give_the_same_rows_and_read_fewer_columns(spark: SparkSession, tmp_path: Path) -> None:
     from ariane.spark import RocketMQSource, StoreSource
 
