@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from ariane.client.instance.settings import ConsumerSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
@@ -40,6 +41,10 @@ async def slow(messages: Sequence[ReceivedMessage]) -> None:
     await asyncio.sleep(0.05)
 
 
+@pytest.mark.long(
+    "tests/integration/test_collect.py::test_with_once_each_run_publishes_one_round",
+    "tests/interop/test_java_statistics.py::test_both_brokers_return_the_same_structure",
+)
 def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
     rounds: list[dict[int, Sample]] = []
 

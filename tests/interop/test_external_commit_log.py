@@ -43,6 +43,7 @@ def own_settings(home: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long("tests/interop/test_store_directory.py::test_a_store_opened_by_java_then_ours_then_java")
 def test_an_external_log_opened_by_java_then_ours_then_java(tmp_path: Path) -> None:
     _, first = by_java(tmp_path)
     assert len(first) == COUNT
@@ -58,6 +59,7 @@ def test_an_external_log_opened_by_java_then_ours_then_java(tmp_path: Path) -> N
     assert len(third) == 3 * COUNT
 
 
+@pytest.mark.long("tests/unit/test_store_start.py::test_a_missing_log_prevents_the_start_and_changes_no_queue")
 def test_a_start_without_the_log_leaves_the_store_unchanged(tmp_path: Path) -> None:
     _, first = by_java(tmp_path)
     without = {**own_settings(tmp_path), "store_path_commit_log": ""}

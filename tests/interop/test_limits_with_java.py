@@ -152,6 +152,10 @@ def test_java_clients_at_limits_of_objects_accounts_and_bytes(tmp_path: Path) ->
     }  # fmt: skip
 
 
+@pytest.mark.long(
+    "tests/interop/test_limits_with_java.py::test_java_clients_at_limits_of_connections_and_requests",
+    "tests/integration/test_limits.py::test_each_limit_is_changed_exceeded_answered_and_counted",
+)
 def test_java_consumers_at_limits_of_groups(tmp_path: Path) -> None:
     """Groups cannot be created in total, then not by an address. Consumers join when the limits are raised."""
     if reason := java.V4.available():
@@ -184,6 +188,10 @@ def test_java_consumers_at_limits_of_groups(tmp_path: Path) -> None:
         assert servers.exceeded() == {"serverGroupsMax", "addressGroupsPerHour"}
 
 
+@pytest.mark.long(
+    "tests/interop/test_limits_with_java.py::test_java_clients_at_limits_of_connections_and_requests",
+    "tests/integration/test_limits.py::test_each_limit_is_changed_exceeded_answered_and_counted",
+)
 def test_java_orderly_consumers_at_limits_of_requests(tmp_path: Path) -> None:
     """Locks of queues are refused; the consumer repeats them, and receives everything once they are granted."""
     if reason := java.V4.available():

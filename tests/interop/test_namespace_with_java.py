@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from interop_servers import consume, produce, pull_all
 
 from ariane.client import (
@@ -162,6 +163,10 @@ def test_either_client_answers_checks_of_the_others_transactions(tmp_path: Path)
     run(work)
 
 
+@pytest.mark.long(
+    "tests/interop/test_client_features_at_java.py::test_requests_and_replies_both_ways",
+    "tests/interop/test_namespace_with_java.py::test_java_and_ours_share_a_namespace",
+)
 def test_requests_and_replies(tmp_path: Path) -> None:
     async def work() -> None:
         async with (

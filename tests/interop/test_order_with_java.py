@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from ariane.client import Producer
 from ariane.model.message import Message
 from ariane.testing import LocalCluster, java
@@ -82,6 +84,10 @@ def got(member: str, program: java.JavaProgram) -> list[Got]:
     return results
 
 
+@pytest.mark.long(
+    "tests/interop/test_mixed_groups.py::test_three_members_share_the_queues_without_loss_or_double_assignment",
+    "tests/simulation/test_order.py::test_order_is_preserved",
+)
 def test_order_is_preserved_when_a_java_or_our_member_is_killed(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as servers:
         namesrv = servers.namesrv

@@ -89,6 +89,7 @@ def test_queries_give_the_same_rows_and_read_fewer_columns(spark: SparkSession, 
     assert len(plain["count"]["read"]) == 25, "of 31: Spark prints no more"
 
 
+@pytest.mark.long("tests/style/test_wheel.py::test_the_jar_for_spark_is_in_the_wheel_if_the_jars_of_spark_are_given")
 def test_the_same_source_gives_the_same_jar(tmp_path: Path) -> None:
     jars = []
     for name in ("a.jar", "b.jar"):
