@@ -21,7 +21,6 @@ BROKER = {
     "transactionCheckInterval": "1000",
     "transactionOpBatchInterval": "100",
     "transactionTimeOut": "1000",
-    "waitTimeMillsInSendQueue": "10000",  # a busy machine is not a fault
 }
 
 

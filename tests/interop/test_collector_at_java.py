@@ -25,7 +25,6 @@ READ_FROM_SLAVE = {
     "slaveReadEnable": "true",
     "accessMessageInMemoryMaxRatio": "0",
     "mappedFileSizeCommitLog": "16777216",
-    "waitTimeMillsInSendQueue": "10000",  # on a busy machine it would refuse sends that waited 200 ms
 }
 
 

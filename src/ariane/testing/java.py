@@ -215,6 +215,7 @@ class JavaRelease:
             "namesrvAddr": namesrv,
             "storePathRootDir": str(home / "store"),
             "storePathCommitLog": str(home / "store" / "commitlog"),
+            "waitTimeMillsInSendQueue": "10000",  # on a busy machine it would refuse sends that waited 200 ms
             **(_QUIET_5X if self.version.startswith("5") else {}),
             **(properties or {}),
         }
