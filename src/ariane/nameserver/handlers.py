@@ -61,6 +61,7 @@ TOPICS_MAX = 500_000  # of one broker; deleted topics stay until a tool deletes 
 LARGE_BODY = 256 * 1024
 LARGE_BYTES_MAX = 64 * 1024 * 1024  # bytes of large registrations that are pending
 COMPRESSED_MAX = 64 * 1024  # expanded bytes of a registration that the event loop decodes: about 1,000 topics
+ROUTE_MEMBERS = tuple((field.encode_name, field.name) for field in msgspec.structs.fields(TopicRoute))
 
 
 class NameServerHandlers:
@@ -287,11 +288,7 @@ def _kv_body(values: dict[str, str]) -> bytes:
 
 def _standard_json(route: TopicRoute) -> bytes:
     """Return JSON with quoted map keys, omitting absent members as fastjson does."""
-    members = {
-        field.encode_name: value
-        for field in msgspec.structs.fields(TopicRoute)
-        if (value := getattr(route, field.name)) is not None
-    }
+    members = {key: value for key, name in ROUTE_MEMBERS if (value := getattr(route, name)) is not None}
     return msgspec.json.encode(members)
 
 
