@@ -33,6 +33,10 @@ def ariane(namesrv: str, *arguments: str, data: bytes = b"", status: int = 0) ->
     return done
 
 
+@pytest.mark.long(
+    "tests/integration/test_cat.py::test_offsets_times_queues_and_filters",
+    "tests/integration/test_bench.py::test_sends_of_every_method_and_then_consumes",
+)
 def test_cat_round_trip_groups_filters_and_refusals(namesrv: str) -> None:
     sent = [{"body": f"{n}", "keys": [f"k{n}"], "tags": "AB"[n % 2], "properties": {"n": str(n)}} for n in range(6)]
     sent.append({"body_base64": "/wD+", "keys": [], "tags": "", "properties": {}})
@@ -56,6 +60,10 @@ def test_cat_round_trip_groups_filters_and_refusals(namesrv: str) -> None:
     assert b"would deliver it immediately" in refused and b"0 messages sent, 1 failed" in refused
 
 
+@pytest.mark.long(
+    "tests/integration/test_cat.py::test_offsets_times_queues_and_filters",
+    "tests/integration/test_bench.py::test_sends_of_every_method_and_then_consumes",
+)
 @pytest.mark.parametrize(
     ("arguments", "completed"),
     [

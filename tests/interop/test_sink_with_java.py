@@ -71,6 +71,10 @@ def test_rows_written_to_a_java_broker_are_read_by_a_java_client(tmp_path: Path)
         _a_time_is_not_known_to_4_9_4(name_server.addr)
 
 
+@pytest.mark.long(
+    "tests/spark/test_sink.py::test_a_written_batch_is_read_back_with_all_columns",
+    "tests/interop/test_spark_on_java.py::test_permissive_servers_are_read_over_tls",
+)
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
 def test_rows_are_written_over_tls(tmp_path: Path, release: java.JavaRelease) -> None:
     """Start servers with Java's default: plain and TLS on one port, with a generated certificate."""
