@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import html
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
-from ariane import Admin, Message, Producer, PushConsumer
+from ariane import Admin, Message, Producer, PushConsumer, SimpleConsumer
+from ariane.cli import main
 from ariane.cluster.groups.offset_admin import EARLIEST, LATEST, OffsetTarget
 from ariane.console.app import create_app
 from ariane.console.services import open_services
@@ -260,3 +263,33 @@ def test_reports_without_a_pipeline_explain_how_to_run_one(console: GroupConsole
 def test_pages_are_translated(console: GroupConsole, path: str) -> None:
     page = console.client.get(path, headers={"Accept-Language": "zh-CN"}).text
     assert 'lang="zh-CN"' in page and "消费" in page
+
+
+def test_messages_in_flight_are_listed_with_their_client(console: GroupConsole) -> None:
+    namesrv = console.servers.namesrv
+    with start_blocking_portal() as portal:
+        consumer = SimpleConsumer(namesrv, "stock", {"orders": "*"}, start="first")
+        with portal.wrap_async_context_manager(consumer):
+            taken = portal.call(functools.partial(consumer.receive, 3, invisible=600, timeout=DEADLINE_S))
+            view = console.until("/groups/stock/in-flight", lambda view: view["messages"]["items"][0]["clientId"])
+            command = ["group", "in-flight", "stock", "--limit", "2", "-n", namesrv]
+            printed = CliRunner().invoke(main.app, command, env={"COLUMNS": "200"})
+            page = console.page("/groups/stock/in-flight", limit=2)
+    assert [row["messageId"] for row in view["messages"]["items"]] == [message.message_id for message in taken]
+    assert (view["total"], view["omitted"], console.get("/groups/stock")["inFlight"]) == (3, 0, 3)
+    row = view["messages"]["items"][0]
+    assert (row["topic"], row["broker"], row["queueId"], row["offset"], row["attempts"]) == (
+        "orders",
+        "broker-a",
+        0,
+        0,
+        1,
+    )
+    assert row["visibleMs"] == row["takenMs"] + 600_000
+    assert row["clientId"] in page and f"/messages/{row['messageId']}?topic=orders" in page
+    assert "Not listed: 1. The list shows the first messages of each queue" in page
+    assert printed.exit_code == 0 and "3 in flight; 1 more results omitted" in printed.stdout, printed.output
+    assert row["clientId"] in printed.stdout
+    assert console.get("/groups/audit/in-flight")["total"] == 0
+    assert "No message is in flight" in console.page("/groups/audit/in-flight")
+    console.get("/groups/absent/in-flight", status=404)

@@ -131,6 +131,7 @@ def requests(offset: int, message_id: str) -> dict[int, tuple[dict[str, str], by
         code.POP_MESSAGE: (POP, b""),
         code.NOTIFICATION: (POP, b""),
         code.POLLING_INFO: (POP, b""),
+        code.LIST_IN_FLIGHT: ({**POP, "limit": "1"}, b""),
         code.ACK_MESSAGE: (HANDLE, b""),
         code.CHANGE_MESSAGE_INVISIBLETIME: (HANDLE, b""),
         code.BATCH_ACK_MESSAGE: ({}, b'{"acks":[{"c":"stock","t":"orders","q":0,"so":0,"pt":1,"b":""}]}'),

@@ -33,6 +33,8 @@ from ariane.protocol.requests.messaging import (
 from ariane.protocol.requests.pop import (
     AckMessage,
     ChangeInvisibleTime,
+    InFlightMessages,
+    ListInFlight,
     PopMessage,
     PopMessageResponse,
     PopNotification,
@@ -360,6 +362,47 @@ def test_a_request_that_cannot_be_served_is_refused(tmp_path: Path, own: dict[st
         assert answer.code == code
 
     against_broker(config(tmp_path), work)
+
+
+def test_messages_in_flight_are_listed_with_their_clients(tmp_path: Path) -> None:
+    async def listed(client: Client, limit: int = 100, topic: str | None = None) -> InFlightMessages:
+        answer = await client.call(RequestCode.LIST_IN_FLIGHT, ListInFlight("G", limit, topic))
+        assert answer.code == 0, answer.remark
+        return fastjson.decode(answer.body, InFlightMessages)
+
+    async def work(client: Client) -> None:
+        assert await listed(client) == InFlightMessages()
+        await client.send(b"0", b"1", b"2")
+        await client.send(b"3", queue_id=1)
+        taken = {message.body: message for message in await client.pop()}
+        for item in (await listed(client)).messages:
+            assert (item.topic, item.attempts, item.client_id) == ("T", 1, None)
+            assert item.visible_ms == item.taken_ms + 60_000
+            assert item.client_addr is not None and item.client_addr.startswith("127.0.0.1:")
+        for limit, positions in ((100, [(0, 0), (0, 1), (0, 2), (1, 0)]), (2, [(0, 0), (1, 0)])):
+            found = await listed(client, limit)
+            assert (found.total, [(item.queue_id, item.offset) for item in found.messages]) == (4, positions)
+        assert (await listed(client, topic="Other")).total == 0
+
+        data = HeartbeatData("client", (ConsumerData(group_name="G"),))
+        assert (await client.call(RequestCode.HEART_BEAT, body=fastjson.write(data))).code == 0
+        await client.hide(taken[b"3"], 90_000)  # another handle, and the same client
+        await client.ack(taken[b"0"])
+        found = await listed(client)
+        assert [(item.queue_id, item.offset, item.client_id) for item in found.messages] == [
+            (0, 1, "client"), (0, 2, "client"), (1, 0, "client"),
+        ]  # fmt: skip
+        assert found.messages[-1].visible_ms == found.messages[-1].taken_ms + 90_000
+        for limit in (0, 1_001):
+            refused = await client.call(RequestCode.LIST_IN_FLIGHT, ListInFlight("G", limit))
+            assert (refused.code, refused.remark) == (29, f"Invalid limit {limit}: expected 1 to 1000")
+
+    async def restarted(client: Client) -> None:
+        found = await listed(client)
+        assert found.total == 3
+        assert {(item.client_id, item.client_addr, item.attempts) for item in found.messages} == {(None, None, 1)}
+
+    against_broker(config(tmp_path), work, restarted)
 
 
 def test_the_broker_assigns_queues(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ from ariane.protocol.requests.pop import (
     BatchAck,
     BatchAckBody,
     ChangeInvisibleTime,
+    ListInFlight,
     PollingInfo,
     PopMessage,
     PopNotification,
@@ -117,6 +118,7 @@ BROKER_REQUESTS: dict[int, Example] = {
     RequestCode.BATCH_ACK_MESSAGE: Example(None, BatchAckBody((BatchAck("G", "T", 0, 0, 1, ""),))),
     RequestCode.NOTIFICATION: Example(PopNotification("G", "T", 0, 0, attempt_id="a")),
     RequestCode.POLLING_INFO: Example(PollingInfo("G", "T", 0)),
+    RequestCode.LIST_IN_FLIGHT: Example(ListInFlight("G", 1, "T")),
     RequestCode.QUERY_ASSIGNMENT: Example(None, QueryAssignment("T", "G", "c", "AVG", "CLUSTERING")),
     RequestCode.SET_MESSAGE_REQUEST_MODE: Example(None, RequestMode("T", "G", "POP")),
     RequestCode.QUERY_MESSAGE: Example(QueryMessage("T", "k", 1, 0, 9, "false", "")),
@@ -253,6 +255,7 @@ for _member in (
     "RegisterBroker.ha_server_addr", "DeleteTopicRoute.cluster_name", "TopicConfig.topic_filter_type",
     "ConsumeDirectly.broker_name", "PopMessage.exp", "PopMessage.exp_type", "PopMessage.attempt_id", "BatchAck.retry",
     "PopNotification.attempt_id", "QueryAssignment.strategy_name", "QueryAssignment.message_model",
+    "ListInFlight.topic",
 ):  # fmt: skip
     EXEMPT[_member, BLANK] = OPTIONAL
 

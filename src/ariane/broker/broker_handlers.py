@@ -14,6 +14,7 @@ from ariane.audit.server_audit_log import ServerAuditLog
 from ariane.broker.collaborators import Durability
 from ariane.broker.config.config_file import BrokerConfigFile
 from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.pop.delivery_clients import DeliveryClients
 from ariane.broker.delivery.pop.parked_polls import ParkedPolls
 from ariane.broker.delivery.pop.pop_service import PopService
 from ariane.broker.delivery.post_store import PostStoreDispatcher
@@ -31,6 +32,7 @@ from ariane.broker.handlers.admin.statistics import StatisticsHandler
 from ariane.broker.handlers.admin.topic_admin import TopicAdminHandler
 from ariane.broker.handlers.admin.user_admin import UserAdminHandler
 from ariane.broker.handlers.reading.assignments import AssignmentHandler
+from ariane.broker.handlers.reading.in_flight_requests import InFlightHandler
 from ariane.broker.handlers.reading.message_query import MessageQueryHandler
 from ariane.broker.handlers.reading.offset_requests import OffsetHandler
 from ariane.broker.handlers.reading.pop import PopHandler
@@ -174,6 +176,7 @@ class BrokerHandlers:
         )
         self.message_query = MessageQueryHandler(config=config, store=store)
         taken = PopService(store=store, offsets=state.offsets, table=state.pop, record=state.record_pop)
+        delivery_clients = DeliveryClients()
         self.pop = PopHandler(
             settings=settings,
             filters=self.pull_filters,
@@ -181,9 +184,13 @@ class BrokerHandlers:
             store=store,
             service=taken,
             polls=ParkedPolls(store=store, waiters=dispatcher.pull_waiters, clock=clock, due_ms=taken.due_ms),
+            clients=delivery_clients,
             durability=state,
             stats=services.stats,
             clock=clock,
+        )
+        self.in_flight = InFlightHandler(
+            table=state.pop, members=services.clients.members, clients=delivery_clients, store=store
         )
 
     def _build_client_handlers(self, services: BrokerServices) -> None:

@@ -40,6 +40,7 @@ def routes(handlers: BrokerHandlers) -> dict[int, Handler]:
         code.CHANGE_MESSAGE_INVISIBLETIME: handlers.pop.change_invisible_time,
         code.NOTIFICATION: handlers.pop.notification,
         code.POLLING_INFO: handlers.pop.polling_info,
+        code.LIST_IN_FLIGHT: handlers.in_flight.list_messages,
         code.QUERY_ASSIGNMENT: handlers.assignments.query,
         code.SET_MESSAGE_REQUEST_MODE: handlers.assignments.set_mode,
         # Offsets

@@ -11,6 +11,7 @@ from __future__ import annotations
 from ariane.cluster.cluster_export import ExportOperations
 from ariane.cluster.diagnosis.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.groups.group_rates import GroupRateOperations
+from ariane.cluster.groups.in_flight_messages import InFlightOperations
 from ariane.cluster.groups.topic_traffic import TrafficOperations
 from ariane.cluster.messages.delayed_messages import DelayedOperations
 from ariane.cluster.messages.message_search import MessageSearchOperations
@@ -29,6 +30,7 @@ class Admin(
     RestartOperations,
     TrafficOperations,
     GroupRateOperations,
+    InFlightOperations,
     ExportOperations,
     MessageTrackOperations,
     DiagnosisOperations,

@@ -121,6 +121,7 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200_151
     GET_AUDIT_LOG = 14_001  # of Ariane: `protocol.requests.audit`
     MEMBER_REQUEST = 14_002  # of Ariane: `protocol.requests.failover`
+    LIST_IN_FLIGHT = 14_003  # of Ariane: `protocol.requests.pop`
 
 
 class ResponseCode(IntEnum):

@@ -304,6 +304,7 @@ REQUEST_NEEDS: dict[int, RequestNeeds] = {
     RequestCode.AUTH_LIST_ACL: _admin(_cluster(Action.GET)),
     RequestCode.GET_AUDIT_LOG: _admin(_cluster(Action.GET)),
     RequestCode.MEMBER_REQUEST: _CLUSTER_UPDATE,
+    RequestCode.LIST_IN_FLIGHT: _account(_of_topic(ANY_ACCOUNT, Action.GET), _of_group(ANY_ACCOUNT, Action.GET)),
 }
 
 # Checked for calls of the gRPC port only: clients of remoting ask name servers for routes.

@@ -74,6 +74,15 @@ class PopTable:
     def queues_of(self, group: str, topic: str) -> Iterable[PopQueue]:
         return self._queues.get((group, topic), {}).values()
 
+    def keys_of(self, group: str, topic: str | None) -> list[QueueKey]:
+        """Return the queues of a group, of one topic or of all."""
+        return [
+            QueueKey(*pair, queue_id)
+            for pair, queues in self._queues.items()
+            if pair[0] == group and topic in (None, pair[1])
+            for queue_id in queues
+        ]
+
     def open(self, key: QueueKey, first: int) -> PopQueue:
         """Return a new state of a queue that begins at an offset, in place of the former one."""
         self._entries.pop(key[:2], None)

@@ -13,6 +13,7 @@ from ariane.cli.options.option_kinds import flag_option, number_option, seconds_
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.cli.output.value_format import format_duration
+from ariane.clock import SYSTEM_CLOCK, utc_of
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 app = create_app("Manage consumer groups, and print their lag and clients.")
 
 INCONSISTENT = 1  # exit status
+IN_FLIGHT = 20
+IN_FLIGHT_MAX = 1_000  # of a broker's list
 UNKNOWN = "?"
 
 GroupArgument = Annotated[
@@ -182,6 +185,48 @@ def _lag_text(
 
 def _age(ms: int | None) -> str:
     return UNKNOWN if ms is None else format_duration(ms / 1000, digits=1)
+
+
+@app.command(
+    "in-flight", "ariane group in-flight stock", "ariane group in-flight stock --topic orders --limit 1000 --json"
+)
+def in_flight(
+    group: GroupArgument,
+    *,
+    topic: Annotated[str | None, topic_option("-t", "--topic", help="Only this topic.")] = None,
+    limit: Annotated[
+        int, number_option(minimum=1, maximum=IN_FLIGHT_MAX, help="Maximum number of messages of each broker.")
+    ] = IN_FLIGHT,
+    session: AdminSession,
+) -> None:
+    """List messages that were delivered to clients of RocketMQ 5 and not acknowledged.
+
+    The first ones of each queue are listed: they hold back the group's offset. Only the last delivery of a message, at the time
+    TAKEN, can be acknowledged. CLIENT is the address of a client that is not connected any more, and unknown (?) after a restart of
+    the broker. Exit status: 1 if a broker did not respond.
+    """
+    found = session.read(lambda admin: admin.in_flight_messages(group, topic, limit=limit))
+    now_ms = SYSTEM_CLOCK.now_ms()
+    names = ("TOPIC", "BROKER", "QUEUE", "OFFSET", "MESSAGE ID", "ATTEMPTS", "TAKEN (UTC)", "VISIBLE IN", "CLIENT")
+    rows = tuple(
+        (
+            message.topic,
+            message.broker,
+            message.queue_id,
+            message.offset,
+            message.message_id or "removed",
+            message.attempts,
+            utc_of(message.taken_ms),
+            format_duration((message.visible_ms - now_ms) / 1000) if message.visible_ms > now_ms else "visible",
+            message.client_id or message.client_addr or UNKNOWN,
+        )
+        for message in found.messages
+    )
+    omitted = found.total - len(rows)
+    more = f"; {omitted:,} more results omitted, raise --limit to see them" if omitted > 0 else ""
+    summary = f"{found.total:,} in flight{more}." if found.total else "No message is in flight."
+    session.show(found, *((table(names, rows),) if rows else ()), summary)
+    session.finish(found.unavailable)
 
 
 @app.command("show", "ariane group show billing")

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from ariane.console.areas.groups import (
     group_clients,
+    group_in_flight,
     group_list,
     group_offsets,
     group_progress,
@@ -15,6 +16,7 @@ from ariane.console.areas.groups import (
     group_traffic,
 )
 from ariane.console.areas.groups.group_clients import ClientStateView, GroupClientsView
+from ariane.console.areas.groups.group_in_flight import InFlightQuery, InFlightView
 from ariane.console.areas.groups.group_list import GroupListQuery, GroupListView
 from ariane.console.areas.groups.group_offsets import CloneOffsetsForm, CloneOffsetsView, GroupResetForm
 from ariane.console.areas.groups.group_progress import GroupProgressView, ProgressQuery
@@ -56,6 +58,13 @@ async def get_group(services: Services, group: str, query: FromQuery[ProgressQue
 async def delete_group(services: Services, group: str, form: group_settings.DeleteGroupForm) -> ChangeResult:
     """Delete a consumer group from all brokers; `confirm` repeats its name."""
     return await group_settings.delete_group(services, group, form)
+
+
+@pages.page("/groups/{group}/in-flight", "groups/in_flight.html")
+@api.get("/{group}/in-flight")
+async def list_in_flight(services: Services, group: str, query: FromQuery[InFlightQuery]) -> InFlightView:
+    """Return messages that were delivered to clients of RocketMQ 5 and not acknowledged, the first ones of each queue."""
+    return await group_in_flight.group_in_flight(services, group, query)
 
 
 @pages.page("/groups/{group}/traffic", "groups/traffic.html")

@@ -1,4 +1,4 @@
-"""POP of 5.x: headers and bodies of 400, 401, 200050, 200051, 200053–200055 and 200151. [reference rocketmq5 2]"""
+"""POP of 5.x: headers and bodies of 400, 401, 200050, 200051, 200053–200055, 200151; 14003 of Ariane. [reference rocketmq5 2]"""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ HANDLE_FIELDS = 8  # of an extraInfo
 ORDERED_QUEUE = 999  # `reviveQid` of messages that are taken in order
 FROM_END = 1  # `initMode`: a group without an offset starts with the last message
 POP_MODE, PULL_MODE = "POP", "PULL"
+IN_FLIGHT_MAX = 1_000  # messages of a list
 
 
 class PopMessage(msgspec.Struct, frozen=True, rename="camel"):
@@ -103,6 +104,41 @@ class PollingInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 class PollingInfoResponse(msgspec.Struct, frozen=True, rename="camel"):
     polling_num: int
+
+
+class ListInFlight(msgspec.Struct, frozen=True, rename="camel"):
+    """LIST_IN_FLIGHT (14003, of Ariane): messages that were delivered to a group and not acknowledged."""
+
+    consumer_group: str
+    limit: Int32  # 1 to IN_FLIGHT_MAX
+    topic: str | None = None  # None: all topics
+
+
+class InFlightMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A message that was delivered and not acknowledged."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    taken_ms: int
+    """Time of the delivery, which its receipt handle contains: only the last delivery can be acknowledged."""
+    visible_ms: int
+    """From then on it is delivered again."""
+    attempts: int
+    """Deliveries so far."""
+    message_id: str | None = None
+    """Unique key; None if the message was removed."""
+    client_id: str | None = None
+    """Client of the delivery; None if it is not connected any more, or unknown."""
+    client_addr: str | None = None
+    """Its address; None after a restart of the broker, and for old deliveries."""
+
+
+class InFlightMessages(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the response to LIST_IN_FLIGHT."""
+
+    total: int = 0  # of the broker
+    messages: tuple[InFlightMessage, ...] = ()  # the first ones of each queue
 
 
 class BatchAck(

@@ -140,6 +140,7 @@ RULES: dict[str, FieldRule | None] = {
     "topic_config_table": FieldRule(NAME_MAX, forbidden=PATH),  # the keys
     "RecallMessage.topic": OPTIONAL_TOPIC,
     "GetConsumeStats.topic": OPTIONAL_TOPIC,  # every topic of the group
+    "ListInFlight.topic": OPTIONAL_TOPIC,
     "CloneOffsets.topic": OPTIONAL_TOPIC,
     # groups and clients
     "group": GROUP,

@@ -21,6 +21,7 @@ import msgspec
 
 from ariane.broker.collaborators import LockDurability
 from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.pop.delivery_clients import DeliveryClients
 from ariane.broker.delivery.pop.parked_polls import ParkedPolls, PollKey
 from ariane.broker.delivery.pop.pop_service import BATCH_BYTES_MAX, PopService, TakenBatch
 from ariane.broker.handlers.reading.pull import pulled_messages
@@ -66,6 +67,7 @@ class _Poll(NamedTuple):
 
     request: PopMessage
     record_filter: RecordFilter
+    peer: Peer
     reply: list[Reply]
     """Empty until it is answered."""
 
@@ -80,6 +82,7 @@ class PopHandler:
     store: MessageStore
     service: PopService
     polls: ParkedPolls[_Poll]  # requests that found nothing
+    clients: DeliveryClients  # for tools
     durability: LockDurability  # an acknowledgement is answered once it survives a restart
     stats: BrokerStats  # messages and bytes by group
     clock: Clock
@@ -89,7 +92,7 @@ class PopHandler:
         """Handle POP_MESSAGE. The reply is an awaitable if the request is parked."""
         request = decode_header(command, PopMessage)
         try:
-            poll = _Poll(request, self._check(request), [])
+            poll = _Poll(request, self._check(request), peer, [])
         except ReplyError as error:
             return _nothing(error.code, error.remark)
         if self._serve(poll):
@@ -136,7 +139,9 @@ class PopHandler:
         # An ordered batch keeps its handle: the other messages of it are acknowledged with the same.
         taken_ms = handle.taken_ms if is_ordered else max(now_ms, handle.taken_ms + 1)
         visible_ms = max(now_ms, taken_ms) + max(1, request.invisible_time)
-        if not self.service.hide(key, handle.taken_ms, request.offset, taken_ms, visible_ms):
+        if self.service.hide(key, handle.taken_ms, request.offset, taken_ms, visible_ms):
+            self.clients.renew(key, handle.taken_ms, taken_ms)
+        else:
             taken_ms = handle.taken_ms
         self.polls.schedule(key.group, key.topic)
         fields = ChangeInvisibleTimeResponse(taken_ms, visible_ms - taken_ms, handle.revive_queue)
@@ -157,6 +162,7 @@ class PopHandler:
                 attempt_id=request.attempt_id,
             ),
             RecordFilter(),
+            peer,
             [],
         )
         self._check(msgspec.structs.replace(poll.request, max_msg_nums=1))
@@ -271,6 +277,8 @@ class PopHandler:
             is_ordered=request.order,
             attempt_id=request.attempt_id,
         )
+        if batch is not None:
+            self.clients.note(key, now_ms, poll.peer)
         if batch is not None and batch.result is not None and batch.result.sizes:
             pulled = pulled_messages(batch.result, self.stats.timer() - started, now_ms)
             self.stats.record_pull(key.topic, key.group, key.queue_id, pulled)
