@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mqadmin_differential import run_ours
 
+from ariane.protocol.secret_masks import HIDDEN
 from ariane.testing import LocalCluster, java
 from planted_secrets import leaks
 
@@ -110,6 +112,28 @@ def test_commands_print_the_same(servers: dict[str, tuple[str, str]], tmp_path: 
         for theirs in outputs["java"]
     ]
     assert list(zip(COMMANDS, outputs["ariane"], strict=True)) == list(zip(COMMANDS, expected, strict=True))
+
+
+def test_our_tool_prints_what_java_prints(
+    servers: dict[str, tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Except passwords, and refusals: their reason is on stderr."""
+    namesrv, addr = servers["ariane"]
+    monkeypatch.setenv("ARIANE_ACCESS_KEY", ROOT[0])
+    monkeypatch.setenv("ARIANE_SECRET_KEY", ROOT[1])
+    lines = ("deleteUser -b {0} -u alice", *COMMANDS, "copyUser -f {0} -t {0} -u alice,root", "copyAcl -f {0} -t {0}")
+    ours = [run_ours(namesrv, line.format(addr)) for line in lines]
+    expected = run_admin(tmp_path, namesrv, addr, *lines)
+    assert [line for line, (_, error, status) in zip(lines, ours, strict=True) if error or status] == [
+        line for line, theirs in zip(lines, expected, strict=True) if "Exception" in theirs
+    ]
+    assert [
+        (line, normalized(mine.output.replace(HIDDEN, "null"), addr)) for line, mine in zip(lines, ours, strict=True)
+    ] == [
+        (line, "" if "Exception" in theirs else normalized(theirs, addr))
+        for line, theirs in zip(lines, expected, strict=True)
+    ]
+    assert "nothing to change" in run_ours(namesrv, f"updateUser -b {addr} -u alice").error
 
 
 def test_signed_clients_may_do_what_policies_allow(servers: dict[str, tuple[str, str]]) -> None:

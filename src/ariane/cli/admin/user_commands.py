@@ -150,4 +150,6 @@ def delete_policy(
 ) -> None:
     """Delete the entry of a resource, or all policies of a user."""
     done = f"deleted policies of {user}"
-    session.change_servers(brokers, lambda admin, servers: admin.delete_policy(user, resource, servers), done)
+    session.change_servers(
+        brokers, lambda admin, servers: admin.delete_policies(f"User:{user}", resource, servers), done
+    )

@@ -262,7 +262,7 @@ async def delete_policy(services: ConsoleServices, form: PolicyDeletionForm) -> 
         ]
         if not servers:
             raise NotFound("policy", form.resource, sorted({row.resource for rows in having.values() for row in rows}))
-        await admin.delete_policy(form.username, form.resource, servers, policy_type=form.policy_type)
+        await admin.delete_policies(f"User:{form.username}", form.resource, servers, policy_type=form.policy_type)
     verb = form.verb("delete", "deleted")
     return result_of(admin, f"{verb} the policy of {form.username} for {form.resource} on {changed_servers(admin)}")
 
