@@ -141,6 +141,20 @@ def test_an_advertised_address_is_in_each_route(advertised: str, scheme: int) ->
     assert (endpoints.scheme, endpoints.addresses[0].host, endpoints.addresses[0].port) == (scheme, advertised, 8081)
 
 
+def test_the_route_of_a_slave_is_that_of_its_master() -> None:
+    master = BrokerTopic("broker-a", TopicConfig(topic_name="T"), host="192.0.2.6")
+
+    class SlaveService(Service):
+        async def topic(self, caller: Caller, name: str) -> tuple[BrokerTopic, ...]:
+            return (master,)
+
+    routes = RouteCalls(service=SlaveService(), settings=Settings(), advertised="", host="192.0.2.9", port=8081)
+    reached = {"scheme": 1, "addresses": [{"host": "192.0.2.9", "port": 8081}]}
+    reply = asyncio.run(routes.query_route(api.QueryRouteRequest(topic=TOPIC, endpoints=reached), call()))
+    broker = reply.message_queues[0].broker
+    assert (broker.id, broker.endpoints.addresses[0].host, broker.endpoints.addresses[0].port) == (0, "192.0.2.6", 8081)
+
+
 # --- sends ---
 
 

@@ -8,7 +8,7 @@ Handlers are those of the broker's ports, with access control, limits of account
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -77,6 +77,7 @@ class BrokerMessageService:
         topics: Read once a route request is permitted.
         groups: Settings of groups.
         limits: Of all requests in flight; whether answers may be sent.
+        master_host: Returns the host of a slave's master; empty at a master.
         sends: Stores plain sends; None if access control decides about each.
     """
 
@@ -88,6 +89,7 @@ class BrokerMessageService:
         topics: ServedTopics,
         groups: ServedGroups,
         limits: ServerLimits,
+        master_host: Callable[[], str] = lambda: "",
         sends: TurnHandler | None = None,
     ) -> None:
         self._broker_name = broker_name
@@ -95,6 +97,7 @@ class BrokerMessageService:
         self._topics = topics
         self._groups = groups
         self._limits = limits
+        self._master_host = master_host
         self._sends = sends
 
     async def topic(self, caller: Caller, name: str) -> tuple[BrokerTopic, ...]:
@@ -103,7 +106,7 @@ class BrokerMessageService:
         topic = self._topics.get(name)
         if topic is None:
             raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name}")
-        return (BrokerTopic(self._broker_name, topic),)
+        return (BrokerTopic(self._broker_name, topic, host=self._master_host()),)
 
     async def group(self, caller: Caller, name: str) -> SubscriptionGroupConfig:
         """Return the settings of a consumer group; the defaults if it does not exist yet."""

@@ -51,6 +51,8 @@ class BrokerTopic(NamedTuple):
     """Whether a message can be delayed to any time. Brokers of 4.x would deliver it at once."""
     answers: bool = True
     """Whether the broker has answered its last request."""
+    host: str = ""
+    """Where clients reach it, at the port of this server; empty: at this server."""
 
 
 class PoppedRecords(NamedTuple):

@@ -10,6 +10,7 @@ from ariane.broker.access.broker_accounts import guard
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.lifecycle.persistent_state import PersistentState
+from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.clock import Clock
 from ariane.model import host
@@ -48,6 +49,9 @@ class PortServices(Protocol):
     @property
     def access(self) -> AccessControl | None: ...
 
+    @property
+    def registration(self) -> Registration: ...
+
 
 class _PortSettings:
     """The settings of the broker that calls depend on. [ProxySettings]"""
@@ -83,6 +87,7 @@ def create_proxy(services: PortServices, handlers: Mapping[int, Handler], traces
         topics=state.topics,
         groups=state.groups,
         limits=services.server.limits,
+        master_host=lambda: _master_host(services),
         # With access control, each call is signed, and served by itself.
         sends=services.server.turns.get(RequestCode.SEND_MESSAGE_V2) if services.access is None else None,
     )
@@ -116,6 +121,12 @@ def _route_check(topics: TopicRegistry) -> dict[int, Handler]:
 def _secret_key(services: PortServices, access_key: str) -> str | None:
     account = None if services.access is None else services.access.state.acl.account(access_key)
     return None if account is None else account.secret_key
+
+
+def _master_host(services: PortServices) -> str:
+    """Return the host of a slave's master; empty at a master, and while no name server lists one."""
+    addr = services.registration.master.master_addr if services.settings.current.is_slave else None
+    return host.parse(addr)[0] if addr else ""
 
 
 def _address(config: BrokerConfig, addr: str) -> ProxyAddress:

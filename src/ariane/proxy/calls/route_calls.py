@@ -1,7 +1,8 @@
 """QueryRoute and QueryAssignment: the queues of a topic, at the address of this server. [RouteActivity]
 
 Clients connect to the addresses of a route only. Unless brokerIP1 is set, a route repeats the address by which the client has
-reached this server, so that it works behind containers and address translation.
+reached this server, so that it works behind containers and address translation. Routes of a slave are those of its master: at the
+same port of the master's host, as in 5.3.3.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ariane.proxy.calls.call import Call, ProxySettings, kinds_on
 from ariane.proxy.conversion import field_checks, grpc_statuses
 from ariane.proxy.conversion.grpc_messages import MESSAGE_TYPES
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
-from ariane.proxy.message_service import MessageService
+from ariane.proxy.message_service import BrokerTopic, MessageService
 
 NONE, READ, WRITE, READ_WRITE = 1, 2, 3, 4  # Permission
 IPV4, IPV6, DOMAIN_NAME = 1, 2, 3  # AddressScheme
@@ -39,7 +40,7 @@ class RouteCalls:
         on_brokers = await self.service.topic(call.caller, field_checks.topic_name(request.topic))
         queues = []
         for on_broker in on_brokers:
-            broker = self._broker(on_broker.broker, request.endpoints)
+            broker = self._broker(on_broker, request.endpoints)
             kinds = [MESSAGE_TYPES[kind] for kind in kinds_on(on_broker, self.settings)]
             queues += [
                 api.MessageQueue(
@@ -58,7 +59,7 @@ class RouteCalls:
             topic = on_broker.topic
             if not topic.perm & PERM_READ or not topic.read_queue_nums:
                 continue
-            broker = self._broker(on_broker.broker, request.endpoints)
+            broker = self._broker(on_broker, request.endpoints)
             assignments += [
                 api.Assignment(
                     message_queue=api.MessageQueue(topic=request.topic, id=number, permission=READ_WRITE, broker=broker)
@@ -69,12 +70,12 @@ class RouteCalls:
             raise CallRefused(StatusCode.FORBIDDEN, "no readable queue")
         return api.QueryAssignmentResponse(status=grpc_statuses.ok(), assignments=assignments)
 
-    def _broker(self, broker: str, reached: Any) -> Any:
-        endpoints = reached
-        if self.advertised or len(reached.addresses) != 1 or not reached.scheme:
-            host = self.advertised or self.host
+    def _broker(self, on_broker: BrokerTopic, reached: Any) -> Any:
+        endpoints, host = reached, on_broker.host or self.advertised
+        if host or len(reached.addresses) != 1 or not reached.scheme:
+            host = host or self.host
             endpoints = api.Endpoints(scheme=_scheme(host), addresses=[{"host": host, "port": self.port}])
-        return api.Broker(name=broker, id=0, endpoints=endpoints)
+        return api.Broker(name=on_broker.broker, id=0, endpoints=endpoints)
 
 
 def _scheme(name: str) -> int:
