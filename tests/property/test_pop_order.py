@@ -77,9 +77,10 @@ class Group:
         self.table, self.offsets = PopTable(), ConsumerOffsets(ConsumerOffsetTable())
         self.service = self.open()
 
-    def record(self, change: PopChange) -> None:
-        self.log.append(change)
-        self.table.apply(change)
+    def record(self, *changes: PopChange) -> None:
+        for change in changes:
+            self.log.append(change)
+            self.table.apply(change)
 
     def open(self) -> PopService:
         return PopService(store=STORED, offsets=self.offsets, table=self.table, record=self.record)

@@ -332,11 +332,12 @@ def unwritten(kind: type) -> Callable[[pytest.MonkeyPatch], None]:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         plain = PersistentState.record_pop
 
-        def record(self: PersistentState, change: Any) -> None:
-            if isinstance(change, kind):
-                self.pop.apply(change)
-            else:
-                plain(self, change)
+        def record(self: PersistentState, *changes: Any) -> None:
+            for change in changes:
+                if isinstance(change, kind):
+                    self.pop.apply(change)
+                else:
+                    plain(self, change)
 
         monkeypatch.setattr(PersistentState, "record_pop", record)
 

@@ -13,7 +13,7 @@ import pytest
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state.loading.saved_state import SavedState
 from ariane.broker.state.saved import change_log, change_records, json_documents
-from ariane.broker.state.saved.change_records import TopicPut
+from ariane.broker.state.saved.change_records import MessagesAcknowledged, TopicPut
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError, StoreError, StoreFull
 from ariane.model import host
@@ -325,6 +325,29 @@ def test_the_change_log_is_bounded_while_documents_cannot_be_written(monkeypatch
     log.record_document(json_documents.TOPICS, content)  # what makes room is not refused for lack of room
     log.remove_covered(json_documents.TOPICS, content)
     log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
+
+
+def test_changes_that_are_appended_together_are_one_write_all_or_none() -> None:
+    disk = FakeDisk()
+    log = change_log.ChangeLog(disk, CONFIG_DIR, change_records.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
+    acks = [MessagesAcknowledged("G", "T", queue_id, (7,)) for queue_id in range(3)]
+    assert log.append(acks[0]) == 1
+    writes: list[str] = []
+    disk.fail = lambda kind, path: writes.append(path) if kind == "write" else None
+    assert log.append(*acks) == 4
+    assert len(writes) == 1
+
+    def refuse(kind: str, path: str) -> None:
+        if kind == "write":
+            raise OSError(errno.EIO, "I/O error", path)
+
+    disk.fail = refuse
+    with pytest.raises(StoreError):
+        log.append(*acks)
+    disk.fail = lambda kind, path: None
+    assert log.append(acks[2]) == 5
+    loaded = change_records.load(disk, CONFIG_DIR)
+    assert [(entry.n, entry.change) for entry in loaded.entries] == list(enumerate([acks[0], *acks, acks[2]], 1))
 
 
 def test_a_new_change_log_directory_is_durable_before_its_first_change() -> None:

@@ -172,17 +172,20 @@ class PersistentState:
 
     # --- changes ---
 
-    def record(self, change: Change) -> None:
-        """Store a change in the log.
+    def record(self, *changes: Change) -> None:
+        """Store changes in the log, by one write.
 
         Raises:
-            StoreError: it cannot be stored; the caller must not make the change.
+            StoreError: they cannot be stored; the caller must not make the changes.
         """
-        if isinstance(change, TopicDeleted):  # the caller removes the queues of the topic next
+        if any(
+            isinstance(change, TopicDeleted) for change in changes
+        ):  # the caller removes the queues of the topic next
             self._check_removed()
-        self.change_log.append(change)
-        self._unsaved.update(DOCUMENTS[type(change)])
-        self.on_change(change)
+        self.change_log.append(*changes)
+        for change in changes:
+            self._unsaved.update(DOCUMENTS[type(change)])
+            self.on_change(change)
 
     def record_lock(self, change: QueuesLocked | QueuesUnlocked) -> None:
         """Store a change of locks in the log, if there is room.
@@ -211,10 +214,11 @@ class PersistentState:
             self._unsaved.add(json_documents.POP)
             log.warning("Set %d offsets of groups to the ends of their queues: the end of the log was lost", count)
 
-    def record_pop(self, change: PopChange) -> None:
-        """Store a change of the POP state in the log, and make it. Raise StoreError if it cannot be stored."""
-        self.record(change)
-        self.pop.apply(change)
+    def record_pop(self, *changes: PopChange) -> None:
+        """Store changes of the POP state in the log, and make them. Raise StoreError if they cannot be stored."""
+        self.record(*changes)
+        for change in changes:
+            self.pop.apply(change)
 
     def wait_locks_durable(self) -> Awaitable[None] | None:
         """Wait until all changes, those of locks and POP included, are as safe as the flush mode promises; None if they are."""

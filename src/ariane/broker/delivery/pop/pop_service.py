@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from ariane.broker.state.consumer_offsets import ConsumerOffsets, starts_first
 from ariane.broker.state.pop_queue import PopQueue
@@ -45,15 +45,23 @@ class TakenBatch(NamedTuple):
     deliveries: dict[int, int]  # by offset, of those that were delivered before
 
 
+class RecordChanges(Protocol):
+    """Stores changes durably and makes them. [PersistentState.record_pop]"""
+
+    def __call__(self, *changes: PopChange) -> None:
+        """Store and make changes. Raise StoreError if they cannot be stored."""
+        ...
+
+
 class PopService:
     """Takes messages for groups.
 
     Args:
-        record: Stores a change durably and makes it in `table`; raises StoreError if it cannot be stored.
+        record: Makes changes in `table`.
     """
 
     def __init__(
-        self, *, store: MessageStore, offsets: ConsumerOffsets, table: PopTable, record: Callable[[PopChange], None]
+        self, *, store: MessageStore, offsets: ConsumerOffsets, table: PopTable, record: RecordChanges
     ) -> None:
         self._store = store
         self._offsets = offsets
@@ -121,13 +129,22 @@ class PopService:
 
     def acknowledge(self, key: QueueKey, taken_ms: int, offsets: Iterable[int]) -> None:
         """End deliveries. Those that have ended, or were followed by another delivery, are ignored."""
-        queue = self._table.get(key)
-        if queue is None:
-            return
-        ended = tuple(offset for offset in offsets if queue.is_current(offset, taken_ms))
+        self.acknowledge_all([(key, taken_ms, offsets)])
+
+    def acknowledge_all(self, acks: Iterable[tuple[QueueKey, int, Iterable[int]]]) -> None:
+        """End deliveries of several queues, each with its time, by one append to the change log."""
+        ended: list[MessagesAcknowledged] = []
+        queues: dict[QueueKey, PopQueue] = {}
+        for key, taken_ms, offsets in acks:
+            queue = self._table.get(key)
+            current = () if queue is None else tuple(offset for offset in offsets if queue.is_current(offset, taken_ms))
+            if queue is not None and current:
+                ended.append(MessagesAcknowledged(*key, offsets=current))
+                queues[key] = queue
         if ended:
-            self._record(MessagesAcknowledged(*key, offsets=ended))
-            self._commit(key, queue)
+            self._record(*ended)
+            for key, queue in queues.items():
+                self._commit(key, queue)
 
     def hide(self, key: QueueKey, taken_ms: int, offset: int, at_ms: int, visible_ms: int) -> bool:
         """Change when a message is visible again. Return False if its delivery has ended."""

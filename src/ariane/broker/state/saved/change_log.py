@@ -134,11 +134,11 @@ class ChangeLog:
 
     # --- writing ---
 
-    def append(self, change: Change) -> int:
-        """Write a change. Return its number.
+    def append(self, *changes: Change) -> int:
+        """Write changes by one write, all or none. Return the number of the last one.
 
         Raises:
-            StoreFull: no room is left; the caller must not make the change.
+            StoreFull: no room is left; the caller must not make the changes.
             StoreError: the file cannot be written, or an fsync failed before.
         """
         if sum(file.size for file in self._files) > LOG_BYTES_MAX:
@@ -146,25 +146,25 @@ class ChangeLog:
                 f"the change log in {self._directory} has {LOG_BYTES_MAX} bytes, the maximum, because the documents cannot be"
                 " written; see the log for the reason"
             )
-        n = self._append(change)
-        if not isinstance(change, OWN_CHANGES):
-            self._shared_n = n
-        return n
+        self._append(*changes)
+        if not all(isinstance(change, OWN_CHANGES) for change in changes):
+            self._shared_n = self._last_n
+        return self._last_n
 
-    def _append(self, change: Change | DocumentSaved) -> int:
+    def _append(self, *changes: Change | DocumentSaved) -> None:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         try:
             if self._handle is None:
                 self._start_file()
-            n = self._last_n + 1
-            self._write(encode(ChangeEntry(n, change)))
+            entries = [ChangeEntry(n, change) for n, change in enumerate(changes, self._last_n + 1)]
+            self._write(b"".join(map(encode, entries)))
         except OSError as error:
             raise write_error(error, self._files[-1].path if self._handle is not None else self._directory) from error
-        self._last_n = n
-        self._unflushed[self._files[-1].path] = n
-        self._files[-1].add(n, change)
-        return n
+        for entry in entries:
+            self._files[-1].add(entry.n, entry.change)
+        self._last_n += len(entries)
+        self._unflushed[self._files[-1].path] = self._last_n
 
     def _write(self, data: bytes) -> None:
         file, handle = self._files[-1], self._handle
