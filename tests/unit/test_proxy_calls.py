@@ -318,13 +318,13 @@ def test_a_renewed_delivery_of_a_broker_that_changes_handles_is_acknowledged_by_
         ("%RETRY%G_T", f"3 {NOW_MS + 1} 60000 0 1 broker-a 1 3"),
     ]
     assert renewed.renewal.current("G", "T", first).extra_info == f"3 {NOW_MS + 1} 180000 0 1 broker-a 1 3"
-    renewed.renewal.close("G", "T", first)
+    renewed.renewal.close(first.key("G", "T"), first.taken_ms)
     assert renewed.renewal.count == 0
 
 
 def test_an_acknowledged_delivery_is_not_renewed() -> None:
     renewed = Renewed()
-    renewed.renewal.close("G", "T", HANDLE)
+    renewed.renewal.close(HANDLE.key("G", "T"), HANDLE.taken_ms)
     assert renewed.scan(51_000) == []
 
 

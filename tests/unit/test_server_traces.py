@@ -23,7 +23,7 @@ from ariane.protocol.records.record import Record
 from ariane.protocol.requests.messaging import ROLLBACK, EndTransactionHeader, SendMessage, SendMessageResponse
 from ariane.proxy.conversion.receipt_handles import DeliveryKey
 from ariane.proxy.traces import message_traces, trace_writer
-from ariane.proxy.traces.message_traces import MessageTraces, TracedSend, TraceSource
+from ariane.proxy.traces.message_traces import DeliveredMessage, MessageTraces, TracedSend, TraceSource
 from ariane.proxy.traces.trace_writer import TraceMessage, TraceWriter
 from ariane.testing.clock import EPOCH_MS, FakeClock
 
@@ -60,7 +60,7 @@ class Traced:
     def deliver(self, item: Record, *, taken_ms: int | None = None, invisible_ms: int = MINUTE_MS) -> int:
         """Deliver a message, and return the time of its handle."""
         taken_ms = self.clock.now_ms() if taken_ms is None else taken_ms
-        self.traces.delivered(CLIENT, KEY, item, taken_ms, taken_ms + invisible_ms)
+        self.traces.delivered(CLIENT, KEY, DeliveredMessage.of(item), taken_ms, taken_ms + invisible_ms)
         return taken_ms
 
 
@@ -235,6 +235,6 @@ def test_open_deliveries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_traces, "OPEN_MAX", 1)
     traced = Traced()
     traced.deliver(stored())
-    traced.traces.delivered(CLIENT, KEY._replace(offset=4), stored(), 1, 2)
+    traced.traces.delivered(CLIENT, KEY._replace(offset=4), DeliveredMessage.of(stored()), 1, 2)
     assert [type(event) for event in traced.events()] == [ConsumeStartEvent]
     assert traced.traces.untracked == 1

@@ -57,11 +57,11 @@ mod ariane_native {
 
     #[cfg(unix)]
     #[pymodule_export]
-    use crate::grpc::binding::{GrpcPort, PlainSends};
+    use crate::grpc::binding::{GrpcPort, PlainAcks, PlainSends};
 
     /// Version of the interface to `ariane.kernels`, which must expect this one.
     #[pymodule_export]
-    const INTERFACE_VERSION: u32 = 5;
+    const INTERFACE_VERSION: u32 = 6;
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -219,7 +219,9 @@ class Broker:
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
         if config.grpc_server_enable:
-            self.proxy = await self._open.enter_async_context(create_proxy(self.services, handlers, self._traces.grpc))
+            self.proxy = await self._open.enter_async_context(
+                create_proxy(self.services, handlers, self._reads.guard_acks(self.handlers.pop.ack_all))
+            )
         self._start_tasks()
         if not config.is_slave:
             self._start_masters_tasks()
@@ -430,11 +432,8 @@ class Broker:
             self._tasks.start(self._flusher.run_group_commit(), "flush the commit log for waiting requests")
         else:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
-        every(
-            config.flush_interval_consume_queue / 1000,
-            self._flusher.flush_derived_periodically,
-            "flush the derived files",
-        )
+        derived_s = config.flush_interval_consume_queue / 1000
+        every(derived_s, self._flusher.flush_derived_periodically, "flush the derived files")
         every(config.flush_interval_commit_log / 1000, tables.flush, "flush the change log")
         every(config.flush_consumer_offset_interval / 1000, tables.save, "save the consumer offsets")
         every(FILTER_SAVE_S, tables.save_filters, "save the filters")

@@ -5,8 +5,8 @@ A thread owns sockets, TLS and HTTP/2. Its descriptor is readable while there ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple, Protocol
 
 Event = tuple[Any, ...]
 """The kind, and what it is about:
@@ -23,10 +23,30 @@ TraceFields = tuple[str, str, int, int]
 TraceRecords = tuple[bytes, str, int]  # text, keys and number: the fields of a `TraceEntry`
 
 
+class Reception(NamedTuple):
+    """What the messages of a receive call share."""
+
+    namespace: str  # of the topic, as the client named it
+    topic: str
+    broker: str
+    delivery: tuple[int, int, int]
+    """Its time, invisible time and revive queue, as in receipt handles."""
+    starts: Mapping[int, int]
+    """First offset of the delivery, by queue."""
+    filters: tuple[int | None, Set[str] | None]
+    """Attempts after which a message is a dead letter, and tags of the subscription; None: no limit, all tags."""
+
+
+ReceivedMessage = tuple[int, int, int, int, str, str, int, bool]
+"""First offset of the delivery, queue id, offset, offset in the log, message id, keys, number of redeliveries, and whether the
+message may be traced."""
+
+
 class PlainSends(Protocol):
     """SendMessage calls of a client that need no decision, each with one message."""
 
     connection: int
+    client_id: str
     size: int
     """Bytes of the requests."""
     headers: dict[str, str]
@@ -71,6 +91,27 @@ class PlainSends(Protocol):
         ...
 
 
+class PlainAcks(Protocol):
+    """AckMessage calls of a client whose receipt handles are those of messages in their own topic."""
+
+    connection: int
+    client_id: str
+    headers: dict[str, str]
+    """Of the first call."""
+    deliveries: list[tuple[Any, ...]]
+    """Fields of an `AckedDelivery`, of each delivery once."""
+
+    def __len__(self) -> int: ...
+
+    def answer(self, port: GrpcPort) -> None:
+        """Answer all calls: their messages are acknowledged."""
+        ...
+
+    def take_rest(self) -> list[Event]:
+        """Remove the calls that are not answered, and return them."""
+        ...
+
+
 class GrpcPort(Protocol):
     """An open port."""
 
@@ -78,7 +119,7 @@ class GrpcPort(Protocol):
 
     def fileno(self) -> int: ...
 
-    def take(self) -> tuple[list[Event], list[PlainSends]]:
+    def take(self) -> tuple[list[Event], list[PlainSends], list[PlainAcks]]:
         """Return what happened since the last call."""
         ...
 
@@ -88,6 +129,18 @@ class GrpcPort(Protocol):
 
     def message(self, call: int, message: bytes, wants_room: bool) -> None:
         """Answer a streaming call with another message; with `wants_room`, an event follows when it is written."""
+        ...
+
+    def messages(self, call: int, framed: bytes, wants_room: bool) -> None:
+        """The same with several messages, as `encode_received` returns them."""
+        ...
+
+    def encode_received(self, records: bytes, reception: Reception) -> list[tuple[bytes, list[ReceivedMessage]]] | None:
+        """Return the replies with the messages of records, in parts of at most 64 KiB and one message, each with what it contains.
+
+        Returns:
+            None if one of the messages is unusual: not to be delivered, compressed, or with a handle of another broker.
+        """
         ...
 
     def end(self, call: int, code: int, text: str) -> None:
@@ -125,6 +178,6 @@ class OpenGrpcPort(Protocol):
         *,
         methods: Set[str],
         tls_mode: str,
-        takes_plain_sends: bool,
+        takes_plain_calls: bool,
         reserved: tuple[Set[str], Sequence[str]],
     ) -> GrpcPort: ...

@@ -26,7 +26,7 @@ from ariane.kernels.signed_runs import NativeSignatureChecker, PythonSignatureCh
 log = logging.getLogger("ariane.kernels")
 
 MODULE = "ariane_native"
-INTERFACE_VERSION = 5  # of the classes in `native/core/ariane_native.pyi` that this module uses
+INTERFACE_VERSION = 6  # of the classes in `native/core/ariane_native.pyi` that this module uses
 
 
 class NativeUnavailable(Exception):

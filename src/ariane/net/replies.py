@@ -14,6 +14,7 @@ from ariane.net.peer_log import PeerLog
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import RESPONSE, Command
+from ariane.protocol.requests.pop import AckedDelivery
 
 UNSUPPORTED_CODES_MAX = 64  # codes per connection that are remembered as logged
 
@@ -90,6 +91,18 @@ class TurnHandler(Protocol):
 
         Returns:
             None if the next frame has to be decoded for its handler, or is not complete.
+        """
+        ...
+
+
+class AckHandler(Protocol):
+    """Serves acknowledgements together. [PopHandler.ack_all]"""
+
+    def __call__(self, deliveries: Sequence[AckedDelivery], /) -> Awaitable[None] | None:
+        """End deliveries, all or nothing; raise ArianeError if each has to be decided about.
+
+        Returns:
+            None if their end is durable; otherwise an awaitable, which raises FlushFailed if it will not be.
         """
         ...
 

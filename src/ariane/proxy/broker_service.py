@@ -8,7 +8,7 @@ Handlers are those of the broker's ports, with access control, limits of account
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from ariane.errors import ArianeError, ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.limits.flow_limits import ServerLimits
 from ariane.net.replies import (
+    AckHandler,
     Handler,
     LateReply,
     Peer,
@@ -41,6 +42,7 @@ from ariane.protocol.requests.messaging import (
     SendMessageResponse,
 )
 from ariane.protocol.requests.pop import (
+    AckedDelivery,
     AckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
@@ -53,7 +55,8 @@ NOT_RESPONSIBLE = "this broker may not answer: another member of its set may hav
 
 SHOWN_MAX = 120  # characters of an unknown name in a text
 
-T = TypeVar("T", bound=msgspec.Struct)
+Header = TypeVar("Header", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class ServedTopics(Protocol):
@@ -79,6 +82,7 @@ class BrokerMessageService:
         limits: Of all requests in flight; whether answers may be sent.
         master_host: Returns the host of a slave's master; empty at a master.
         sends: Stores plain sends; None if access control decides about each.
+        acks: Serves acknowledgements together; None as for sends.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class BrokerMessageService:
         limits: ServerLimits,
         master_host: Callable[[], str] = lambda: "",
         sends: TurnHandler | None = None,
+        acks: AckHandler | None = None,
     ) -> None:
         self._broker_name = broker_name
         self._handlers = handlers
@@ -99,6 +104,7 @@ class BrokerMessageService:
         self._limits = limits
         self._master_host = master_host
         self._sends = sends
+        self._acks = acks
 
     async def topic(self, caller: Caller, name: str) -> tuple[BrokerTopic, ...]:
         """Return a topic that the caller may send to or receive from."""
@@ -131,7 +137,7 @@ class BrokerMessageService:
             return turn
         return turn._replace(responses=self._count_until_done(turn.responses, turn.requests))
 
-    async def _count_until_done(self, responses: Awaitable[bytes], requests: int) -> bytes:
+    async def _count_until_done(self, responses: Awaitable[T], requests: int) -> T:
         self._limits.in_flight += requests
         try:
             done = await responses
@@ -151,6 +157,16 @@ class BrokerMessageService:
     async def acknowledge(self, caller: Caller, broker: str, request: AckMessage) -> None:
         """End the delivery of a message."""
         await self._request(caller, broker, RequestCode.ACK_MESSAGE, encode_header(request))
+
+    def acknowledge_all(self, deliveries: Sequence[AckedDelivery]) -> Awaitable[None] | None:
+        """End deliveries, all or nothing; raise ArianeError if `acknowledge` has to decide about each."""
+        is_here = all(each.broker in ("", self._broker_name) for each in deliveries)
+        if self._acks is None or not is_here or self._limits.overload_reason(0) or not self._may_answer():
+            raise ReplyError(ResponseCode.SYSTEM_BUSY, "acknowledgements are not served together now")
+        durable = self._acks(deliveries)
+        return (
+            None if durable is None else self._count_until_done(durable, sum(len(each.offsets) for each in deliveries))
+        )
 
     async def change_invisible_time(
         self, caller: Caller, broker: str, request: ChangeInvisibleTime
@@ -217,7 +233,7 @@ class BrokerMessageService:
         return reply or Reply()  # None: of a request that needs no response
 
 
-def _decoded(code: int, reply: Reply, kind: type[T]) -> T:
+def _decoded(code: int, reply: Reply, kind: type[Header]) -> Header:
     """Return the header of a reply."""
     fields: Fields = reply.fields or {}
     return decode_header(Command(code, fields=fields), kind)

@@ -20,7 +20,7 @@ from ariane.protocol.command import LANGUAGES
 from ariane.protocol.signing import Credentials
 from ariane.protocol.versions import release_number
 from ariane.proxy import api
-from ariane.proxy.calls.call import Call
+from ariane.proxy.calls.call import Call, ReceivedEncoder
 from ariane.proxy.client_sessions import ClientSessions, SessionKey
 from ariane.proxy.conversion import grpc_statuses, request_sizes
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
@@ -76,6 +76,8 @@ class CallArrival(NamedTuple):
     """None if it did not come through the port."""
     remaining_ms: float | None
     """Time to its deadline; None without one."""
+    encoder: ReceivedEncoder | None = None
+    """Of the transport."""
 
 
 class StreamRefused(Exception):
@@ -171,6 +173,11 @@ class CallServer:
         except ArianeError:
             return None
 
+    def stands_for(self, opened: Call) -> bool:
+        """Return whether a call that `open_plain` has returned stands for further ones of its client and connection."""
+        is_same = opened.caller.peer is opened.session.peer  # and not of another connection meanwhile
+        return is_same and not self._limits.quotas.is_active and self._sessions.refresh(opened.session)
+
     # --- around a call ---
 
     def _open(self, arrival: CallArrival, size: int) -> Call:
@@ -200,7 +207,7 @@ class CallServer:
             version if version >= VERSION_5_MIN else VERSION_5,
             credentials,
         )
-        return Call(caller, session, arrival.remaining_ms)
+        return Call(caller, session, arrival.remaining_ms, arrival.encoder)
 
     def _count(self, peer: Peer, size: int) -> None:
         """Count a call for the limits of its client. Raise CallRefused if it exceeds one."""

@@ -255,6 +255,11 @@ class ClientSessions:
         session.last_active = asyncio.get_running_loop().time()
         return session
 
+    def refresh(self, session: ClientSession) -> bool:
+        """Note a call of a client. Return whether its session has not ended."""
+        session.last_active = asyncio.get_running_loop().time()
+        return self._server.is_connected(session.peer.id)
+
     def _forget_ended(self) -> None:
         """Forget ended sessions once they are half of all."""
         if len(self._sessions) > 2 * self._server.connection_count + 16:

@@ -97,17 +97,17 @@ class HandleRenewal:
 
     def current(self, group: str, topic: str, handle: ReceiptHandle) -> ReceiptHandle:
         """Return the handle by which a delivery is acknowledged now."""
-        delivery = self._delivery(group, topic, handle)
+        delivery = self._delivery(handle.key(group, topic), handle.taken_ms)
         return handle if delivery is None else delivery.handle
 
-    def close(self, group: str, topic: str, handle: ReceiptHandle) -> None:
+    def close(self, key: DeliveryKey, taken_ms: int) -> None:
         """End the renewals of a delivery. A later one of the same message is renewed further."""
-        if self._delivery(group, topic, handle) is not None:
-            del self._open[handle.key(group, topic)]
+        if self._delivery(key, taken_ms) is not None:
+            del self._open[key]
 
-    def _delivery(self, group: str, topic: str, handle: ReceiptHandle) -> _OpenDelivery | None:
-        delivery = self._open.get(handle.key(group, topic))
-        is_same = delivery is not None and handle.taken_ms in (delivery.taken_ms, delivery.handle.taken_ms)
+    def _delivery(self, key: DeliveryKey, taken_ms: int) -> _OpenDelivery | None:
+        delivery = self._open.get(key)
+        is_same = delivery is not None and taken_ms in (delivery.taken_ms, delivery.handle.taken_ms)
         return delivery if is_same else None
 
     async def renew_due(self) -> None:

@@ -17,6 +17,7 @@ from ariane.protocol.signing import Credentials
 from ariane.proxy import request_signatures
 from ariane.proxy.call_server import CallServer, Method
 from ariane.proxy.calls.call import Call, ProxySettings
+from ariane.proxy.calls.plain_acks import PlainAckCalls, PlainAckService
 from ariane.proxy.calls.plain_sends import PlainSendCalls, PlainSendService
 from ariane.proxy.calls.presence_calls import PresenceCalls
 from ariane.proxy.calls.receive_calls import ReceiveCalls
@@ -51,8 +52,8 @@ class Transport(Protocol):
         ...
 
 
-class ProxyService(MessageService, PlainSendService, Protocol):
-    """The cluster, with a faster way for plain sends."""
+class ProxyService(MessageService, PlainSendService, PlainAckService, Protocol):
+    """The cluster, with faster ways for plain calls."""
 
 
 class ProxyAddress(NamedTuple):
@@ -195,7 +196,8 @@ class ProxyServer:
             authentication=self._authentication,
         )
         plain_sends = PlainSendCalls(service=service, settings=settings, traces=traces, now_ms=now_ms, turn=sends.turn)
-        transport = self._transport = self._create_transport(calls, plain_sends, tls)
+        plain_acks = PlainAckCalls(service=service, renewal=renewal, traces=traces)
+        transport = self._transport = self._create_transport(calls, plain_sends, plain_acks, tls)
         self._open.push_async_callback(transport.close)
         try:
             self.port = routes.port = await transport.start(address.bind, address.port)
@@ -205,7 +207,9 @@ class ProxyServer:
             raise ConfigError("grpcServerPort", address.port, fix) from error
         tasks.repeat(SCAN_S, renewal.renew_due, "renew deliveries to push consumers")
 
-    def _create_transport(self, calls: CallServer, sends: PlainSendCalls, tls: ServerTls) -> Transport:
+    def _create_transport(
+        self, calls: CallServer, sends: PlainSendCalls, acks: PlainAckCalls, tls: ServerTls
+    ) -> Transport:
         name, open_port = self._transport_name, selected().open_grpc_port
         verifies_clients = self._tls.verifies_clients and self._tls.client_auth != "none"
         if name == "auto":
@@ -218,4 +222,4 @@ class ProxyServer:
         if verifies_clients:
             fix = "cannot verify certificates of clients (tls.server.authClient); choose auto"
             raise ConfigError("grpcTransport", name, fix)
-        return NativeTransport(calls=calls, sends=sends, tls=tls, open_port=open_port)
+        return NativeTransport(calls=calls, sends=sends, acks=acks, tls=tls, open_port=open_port)

@@ -1,9 +1,10 @@
 //! The port as a class of Python. [`ariane.proxy.native_transport`]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,8 +14,11 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::ServerConfig;
 
 use super::calls::framed;
+use super::messages::Resource;
+use super::plain_acks::{AckBatch, Delivery};
 use super::plain_message::ReservedNames;
 use super::plain_sends::{FailedSend, Queues, SendBatch};
+use super::received::{self, Part, Received, Reception};
 use super::send_traces::{SendTraces, TraceFields};
 use super::server::{Port, Settings, TlsMode};
 use super::turns::{Answer, Call, Event};
@@ -27,13 +31,13 @@ pub struct GrpcPort(Port);
 impl GrpcPort {
     /// Listen. Raise OSError if the port is in use.
     #[new]
-    #[pyo3(signature = (address, port, *, methods, tls_mode, takes_plain_sends, reserved))]
+    #[pyo3(signature = (address, port, *, methods, tls_mode, takes_plain_calls, reserved))]
     fn new(
         address: &str,
         port: u16,
         methods: BTreeSet<String>,
         tls_mode: &str,
-        takes_plain_sends: bool,
+        takes_plain_calls: bool,
         reserved: (BTreeSet<String>, Vec<String>),
     ) -> PyResult<Self> {
         let tls_mode = match tls_mode {
@@ -43,7 +47,8 @@ impl GrpcPort {
             other => return Err(PyValueError::new_err(format!("Invalid mode of TLS {other:?}"))),
         };
         let (names, prefixes) = reserved;
-        let settings = Settings { methods, tls_mode, takes_plain_sends, reserved: ReservedNames { names, prefixes } };
+        let reserved = Arc::new(ReservedNames { names, prefixes });
+        let settings = Settings { methods, tls_mode, takes_plain_calls, reserved };
         Ok(Self(Port::open(address, port, settings)?))
     }
 
@@ -57,15 +62,17 @@ impl GrpcPort {
         self.0.inbox.descriptor()
     }
 
-    /// Return the events since the last call, as tuples whose first item is their kind, and the plain sends.
-    fn take<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Vec<PlainSends>)> {
+    /// Return the events since the last call, as tuples whose first item is their kind, the plain sends and the plain acks.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Vec<PlainSends>, Vec<PlainAcks>)> {
         let turn = self.0.inbox.take();
         let now = Instant::now();
         let events = PyList::empty(py);
         for event in turn.events {
             events.append(event_tuple(py, event, now)?)?;
         }
-        Ok((events, SendBatch::of_clients(turn.sends).into_iter().map(PlainSends).collect()))
+        let sends = SendBatch::of_clients(turn.sends).into_iter().map(PlainSends);
+        let acks = AckBatch::of_clients(turn.acks).into_iter().map(PlainAcks);
+        Ok((events, sends.collect(), acks.collect()))
     }
 
     /// End a call with its only message.
@@ -76,6 +83,22 @@ impl GrpcPort {
     /// Add a message to the answer of a streaming call; with `wants_room`, an event follows once it is written.
     fn message(&self, call: u64, message: &[u8], wants_room: bool) {
         self.0.outbox.add(Answer::Message { call, framed: framed(message), wants_room });
+    }
+
+    /// The same with several messages that have their prefixes.
+    fn messages(&self, call: u64, framed: &[u8], wants_room: bool) {
+        self.0.outbox.add(Answer::Message { call, framed: Bytes::copy_from_slice(framed), wants_room });
+    }
+
+    /// Return the messages of a receive call in parts, each with what it contains; None if one of them is unusual.
+    fn encode_received<'py>(
+        &self,
+        py: Python<'py>,
+        records: &[u8],
+        reception: ReceptionFields,
+    ) -> Option<Vec<(Bound<'py, PyBytes>, Vec<ReceivedFields>)>> {
+        let parts = received::encode(records, &reception_of(reception), &self.0.reserved)?;
+        Some(parts.into_iter().map(|part| (PyBytes::new(py, &part.framed), received_of(part))).collect())
     }
 
     /// End a call with a status of gRPC.
@@ -117,6 +140,28 @@ impl GrpcPort {
     }
 }
 
+/// [kernels.grpc_port.Reception]
+type ReceptionFields =
+    (String, String, String, (i64, i64, i32), HashMap<i32, i64>, (Option<i32>, Option<BTreeSet<String>>));
+
+/// [kernels.grpc_port.ReceivedMessage]
+type ReceivedFields = (i64, i32, i64, i64, String, String, i32, bool);
+
+fn reception_of(fields: ReceptionFields) -> Reception {
+    let (resource_namespace, name, broker, delivery, starts, (attempts_max, tags)) = fields;
+    let (taken_ms, invisible_ms, revive_queue) = delivery;
+    let topic = Resource { resource_namespace, name };
+    Reception { topic, broker, taken_ms, invisible_ms, revive_queue, starts, attempts_max, tags }
+}
+
+fn received_of(part: Part) -> Vec<ReceivedFields> {
+    let fields = part.messages.into_iter().map(|each| {
+        let Received { start, queue_id, offset, log_offset, message_id, keys, reconsume_times, is_traced } = each;
+        (start, queue_id, offset, log_offset, message_id, keys, reconsume_times, is_traced)
+    });
+    fields.collect()
+}
+
 fn event_tuple<'py>(py: Python<'py>, event: Event, now: Instant) -> PyResult<Bound<'py, PyTuple>> {
     match event {
         Event::Call(call) => call_tuple(py, &call, now),
@@ -153,6 +198,10 @@ fn headers_dict<'py>(py: Python<'py>, headers: &HeaderMap) -> PyResult<Bound<'py
     Ok(dict)
 }
 
+fn client_id(call: Option<&Call>) -> &str {
+    call.and_then(Call::client_id).unwrap_or("")
+}
+
 /// [TraceEntry]
 type Records<'py> = (Bound<'py, PyBytes>, String, u32);
 
@@ -169,6 +218,11 @@ impl PlainSends {
     #[getter]
     fn connection(&self) -> u64 {
         self.0.connection
+    }
+
+    #[getter]
+    fn client_id(&self) -> &str {
+        client_id(self.0.first())
     }
 
     /// Bytes of the requests.
@@ -225,5 +279,56 @@ impl PlainSends {
         let failed = failed.ok_or_else(|| PyValueError::new_err("Invalid responses to plain sends"))?;
         let entries = traces.entries.into_iter();
         Ok((failed, entries.map(|(text, keys, records)| (PyBytes::new(py, &text), keys, records)).collect()))
+    }
+}
+
+/// [kernels.grpc_port.AckedDelivery]
+type AckedDelivery = (String, String, String, i32, i64, bool, Vec<i64>);
+
+/// The plain acknowledgements of a client in a turn.
+#[pyclass]
+pub struct PlainAcks(AckBatch);
+
+#[pymethods]
+impl PlainAcks {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    #[getter]
+    fn connection(&self) -> u64 {
+        self.0.connection
+    }
+
+    /// Headers of the first call.
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        headers_dict(py, self.0.first().map_or(&HeaderMap::new(), |call| &call.headers))
+    }
+
+    #[getter]
+    fn client_id(&self) -> &str {
+        client_id(self.0.first())
+    }
+
+    /// The deliveries, each once, with the offsets that are acknowledged.
+    #[getter]
+    fn deliveries(&self) -> Vec<AckedDelivery> {
+        let delivery = |(key, offsets): (&Delivery, &Vec<i64>)| {
+            let Delivery { group, topic, broker, queue_id, taken_ms, is_ordered } = key.clone();
+            (group, topic, broker, queue_id, taken_ms, is_ordered, offsets.clone())
+        };
+        self.0.deliveries.iter().map(delivery).collect()
+    }
+
+    /// Answer all calls: their messages are acknowledged.
+    fn answer(&mut self, port: &GrpcPort) {
+        self.0.answer(&port.0.outbox);
+    }
+
+    /// Take the calls that are not answered, as events.
+    fn take_rest<'py>(&mut self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let now = Instant::now();
+        self.0.take_rest().iter().map(|call| call_tuple(py, call, now)).collect()
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::code;
 use super::connection::OpenCall;
-use super::request::{Body, Refusal};
+use super::request::{Body, Refusal, PREFIX_SIZE};
 use super::turns::{Answer, CallId, Event, Inbox};
 
 const UNREAD_MAX: Duration = Duration::from_secs(60); // for which a client may leave a message unread
@@ -148,11 +148,30 @@ pub fn reject(mut respond: SendResponse<Bytes>, status: u16) {
 
 /// Prefix a message with its size.
 pub fn framed(message: &[u8]) -> Bytes {
-    let mut framed = Vec::with_capacity(5 + message.len());
-    framed.push(0);
-    framed.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
+    let mut framed = Vec::with_capacity(PREFIX_SIZE + message.len());
+    put_prefix(&mut framed, message.len());
     framed.extend_from_slice(message);
     framed.into()
+}
+
+/// Encode a message after its prefix.
+pub fn framed_message(message: &impl prost::Message) -> Bytes {
+    let mut framed = Vec::new();
+    put_message(&mut framed, message);
+    framed.into()
+}
+
+/// Append a message with its prefix.
+pub fn put_message(framed: &mut Vec<u8>, message: &impl prost::Message) {
+    let size = message.encoded_len();
+    framed.reserve(PREFIX_SIZE + size);
+    put_prefix(framed, size);
+    message.encode_raw(framed);
+}
+
+fn put_prefix(framed: &mut Vec<u8>, size: usize) {
+    framed.push(0); // not compressed
+    framed.extend_from_slice(&u32::try_from(size).unwrap_or(u32::MAX).to_be_bytes());
 }
 
 // --- streaming calls ---

@@ -17,6 +17,7 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use super::calls::{refuse, reject, StreamAnswer, StreamingCall};
+use super::plain_acks::PlainAck;
 use super::plain_sends::PlainSend;
 use super::request::{Body, Opening, Refusal};
 use super::server::Server;
@@ -275,13 +276,15 @@ impl Arriving {
             server.calls.add_unary(id, respond, deadline, open);
         }
         let call = Call { connection, id, method, headers, data: data.unwrap_or_default(), deadline };
-        if server.settings.takes_plain_sends && call.method == "SendMessage" {
-            match PlainSend::read(call, &server.settings.reserved) {
-                Ok(send) => turn.sends.push(send),
-                Err(call) => turn.events.push(Event::Call(call)),
+        let other = match call.method.as_str() {
+            "SendMessage" if server.settings.takes_plain_calls => {
+                PlainSend::read(call, &server.settings.reserved).map(|send| turn.sends.push(send))
             }
-        } else {
-            turn.events.push(Event::Call(Box::new(call)));
+            "AckMessage" if server.settings.takes_plain_calls => PlainAck::read(call).map(|ack| turn.acks.push(ack)),
+            _ => Err(Box::new(call)),
+        };
+        if let Err(call) = other {
+            turn.events.push(Event::Call(call));
         }
     }
 }

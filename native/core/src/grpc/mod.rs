@@ -2,16 +2,20 @@
 //!
 //! ```text
 //! thread  server ─ socket, TLS ─▶ connection (h2) ─▶ request ─┬▶ Inbox ─ one wake-up per turn ─▶ Python, its event loop
-//!                                       ▲                     └ plain_sends: SendMessage as frames of the remoting protocol
+//!                                       ▲                     ├ plain_sends: SendMessage as frames of the remoting protocol
+//!                                       │                     └ plain_acks: AckMessage as deliveries that end
 //!                                     calls ◀─────────────────── Outbox ◀─ one wake-up per turn ─ answers
 //! ```
 //!
 //! The thread never takes the lock of the interpreter, and decides nothing about a call but its form.
 
 pub mod calls;
+pub mod client_calls;
 pub mod connection;
+pub mod plain_acks;
 pub mod plain_message;
 pub mod plain_sends;
+pub mod received;
 pub mod request;
 pub mod send_traces;
 pub mod server;

@@ -29,7 +29,7 @@ pub struct ReservedNames {
 }
 
 impl ReservedNames {
-    fn contains(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.names.contains(name) || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
     }
 }

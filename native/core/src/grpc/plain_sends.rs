@@ -8,12 +8,11 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use prost::Message as _;
 
-use super::calls::framed;
+use super::calls::framed_message;
+use super::client_calls::{by_client, ok, ClientCall};
 use super::messages as api;
 use super::plain_message::{PlainMessage, ReservedNames};
-use super::request::text_of;
 use super::send_traces::SendTraces;
 use super::turns::{Answer, Call, CallId, ConnectionId, Outbox};
 use crate::header::{read_i16, read_i32, PREFIX_SIZE, VERSION};
@@ -21,8 +20,6 @@ use crate::header::{read_i16, read_i32, PREFIX_SIZE, VERSION};
 const SEND_MESSAGE_V2: i16 = 310;
 const BINARY_FORM: u32 = 1 << 24;
 const DEFAULT_TOPIC: &str = "TBW102"; // a header needs one; the topic exists
-const OK: i32 = 20_000;
-const CLIENT_ID_MAX: usize = 255;
 
 /// A plain send, with the call that it came in.
 #[derive(Debug)]
@@ -35,18 +32,16 @@ impl PlainSend {
     /// Return the send of a call; the call itself if it is not plain.
     pub fn read(call: Call, reserved: &ReservedNames) -> Result<Self, Box<Call>> {
         let call = Box::new(call);
-        let client_id = text_of(&call.headers, "x-mq-client-id");
-        if client_id.trim().is_empty() || client_id.len() > CLIENT_ID_MAX {
-            return Err(call);
-        }
-        match PlainMessage::read(&call.data, reserved) {
+        match call.client_id().and_then(|_| PlainMessage::read(&call.data, reserved)) {
             Some(message) => Ok(Self { call, message }),
             None => Err(call),
         }
     }
+}
 
-    fn client_id(&self) -> &str {
-        text_of(&self.call.headers, "x-mq-client-id")
+impl ClientCall for PlainSend {
+    fn call(&self) -> &Call {
+        &self.call
     }
 }
 
@@ -70,22 +65,12 @@ pub type FailedSend = (CallId, i32, String);
 impl SendBatch {
     /// Return the sends of each client together, in their order.
     pub fn of_clients(sends: Vec<PlainSend>) -> Vec<Self> {
-        let mut batches: Vec<Self> = Vec::new();
-        let mut numbers: HashMap<(ConnectionId, String), usize> = HashMap::new();
-        for send in sends {
-            let connection = send.call.connection;
-            let number = match batches.last() {
-                Some(last) if last.connection == connection && last.client_id() == send.client_id() => {
-                    batches.len() - 1
-                }
-                _ => *numbers.entry((connection, send.client_id().to_owned())).or_insert(batches.len()),
-            };
-            if number == batches.len() {
-                batches.push(Self { connection, ..Self::default() });
-            }
-            batches[number].push(send);
-        }
-        batches
+        let batch = |sends: Vec<PlainSend>| {
+            let mut batch = Self { connection: sends[0].call.connection, ..Self::default() };
+            sends.into_iter().for_each(|send| batch.push(send));
+            batch
+        };
+        by_client(sends).into_iter().map(batch).collect()
     }
 
     fn push(&mut self, send: PlainSend) {
@@ -99,10 +84,6 @@ impl SendBatch {
         }
         self.topics_of_sends.push(number);
         self.sends.push(Some(send));
-    }
-
-    fn client_id(&self) -> &str {
-        self.sends.last().and_then(Option::as_ref).map_or("", PlainSend::client_id)
     }
 
     pub fn len(&self) -> usize {
@@ -204,7 +185,7 @@ fn field<'a>(header: &'a [u8], position: usize, name: &[u8]) -> Option<&'a str> 
 }
 
 fn reply(message_id: String, offset: i64) -> Bytes {
-    let status = Some(api::Status { code: OK, message: "OK".to_owned() });
+    let status = Some(ok());
     let entry = api::SendResultEntry {
         status: status.clone(),
         transaction_id: message_id.clone(),
@@ -212,7 +193,7 @@ fn reply(message_id: String, offset: i64) -> Bytes {
         offset,
         ..Default::default()
     };
-    framed(&api::SendMessageResponse { status, entries: vec![entry] }.encode_to_vec())
+    framed_message(&api::SendMessageResponse { status, entries: vec![entry] })
 }
 
 fn put_frame(frames: &mut Vec<u8>, send: &PlainSend, opaque: usize, queue_id: u32) {

@@ -13,7 +13,7 @@ use super::connection::OpenCall;
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
 pub const MESSAGE_MAX: usize = 16 * 1024 * 1024; // bytes, as of a frame of remoting
-const PREFIX_SIZE: usize = 5;
+pub const PREFIX_SIZE: usize = 5;
 
 /// A call that ends with a status of gRPC and no message.
 #[derive(Debug, PartialEq, Eq)]

@@ -44,8 +44,8 @@ pub enum TlsMode {
 pub struct Settings {
     pub methods: BTreeSet<String>,
     pub tls_mode: TlsMode,
-    pub takes_plain_sends: bool,
-    pub reserved: ReservedNames,
+    pub takes_plain_calls: bool,
+    pub reserved: Arc<ReservedNames>,
 }
 
 /// What the tasks of the thread share.
@@ -216,6 +216,7 @@ pub struct Port {
     pub number: u16,
     pub inbox: Arc<Inbox>,
     pub outbox: Arc<Outbox>,
+    pub reserved: Arc<ReservedNames>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -228,6 +229,7 @@ impl Port {
         let number = listener.local_addr()?.port();
         let (inbox, outbox) = (Arc::new(Inbox::new()?), Arc::new(Outbox::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let reserved = Arc::clone(&settings.reserved);
         let (thread_inbox, thread_outbox) = (Arc::clone(&inbox), Arc::clone(&outbox));
         let thread = Builder::new().name("ariane-grpc".to_owned()).spawn(move || {
             let server = Rc::new(Server {
@@ -244,7 +246,7 @@ impl Port {
             let tasks = LocalSet::new();
             let _ = tasks.block_on(&runtime, server.run_all(listener, thread_outbox));
         })?;
-        Ok(Self { number, inbox, outbox, thread: Some(thread) })
+        Ok(Self { number, inbox, outbox, reserved, thread: Some(thread) })
     }
 
     /// Close all connections, and wait until the thread has ended.

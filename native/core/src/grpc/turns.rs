@@ -13,7 +13,9 @@ use http::HeaderMap;
 use tokio::sync::Notify;
 use tokio_rustls::rustls::ServerConfig;
 
+use super::plain_acks::PlainAck;
 use super::plain_sends::PlainSend;
+use super::request::text_of;
 
 pub type ConnectionId = u64;
 pub type CallId = u64;
@@ -27,6 +29,16 @@ pub struct Call {
     pub headers: HeaderMap,
     pub data: Bytes,
     pub deadline: Option<Instant>,
+}
+
+const CLIENT_ID_MAX: usize = 255;
+
+impl Call {
+    /// Return the id of the client; None if it is not valid.
+    pub fn client_id(&self) -> Option<&str> {
+        let client_id = text_of(&self.headers, "x-mq-client-id");
+        (!client_id.trim().is_empty() && client_id.len() <= CLIENT_ID_MAX).then_some(client_id)
+    }
 }
 
 /// What happened.
@@ -58,11 +70,12 @@ pub enum Answer {
 pub struct Turn {
     pub events: Vec<Event>,
     pub sends: Vec<PlainSend>,
+    pub acks: Vec<PlainAck>,
 }
 
 impl Turn {
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.sends.is_empty()
+        self.events.is_empty() && self.sends.is_empty() && self.acks.is_empty()
     }
 }
 
@@ -96,6 +109,7 @@ impl Inbox {
         let was_empty = turn.is_empty();
         turn.events.append(&mut more.events);
         turn.sends.append(&mut more.sends);
+        turn.acks.append(&mut more.acks);
         if was_empty {
             // A full pipe is readable, which is all that matters.
             let _ = (&self.wakes).write(&[1]);
@@ -103,7 +117,7 @@ impl Inbox {
     }
 
     pub fn add_event(&self, event: Event) {
-        self.add(&mut Turn { events: vec![event], sends: Vec::new() });
+        self.add(&mut Turn { events: vec![event], ..Turn::default() });
     }
 
     /// Take all events.
@@ -133,6 +147,10 @@ pub struct Outbox {
 impl Outbox {
     pub fn add(&self, answer: Answer) {
         locked(&self.pending).push(answer);
+    }
+
+    pub fn extend(&self, answers: impl Iterator<Item = Answer>) {
+        locked(&self.pending).extend(answers);
     }
 
     /// Pass the answers on.

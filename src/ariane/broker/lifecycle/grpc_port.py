@@ -15,6 +15,7 @@ from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.clock import Clock
 from ariane.model import host
 from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.replies import AckHandler
 from ariane.net.server import RemotingServer
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -23,6 +24,13 @@ from ariane.proxy.conversion.grpc_messages import SendLimits
 from ariane.proxy.proxy_server import ProxyAddress, ProxyServer
 from ariane.proxy.traces.message_traces import MessageTraces
 from ariane.store.message_store import MessageStore
+
+
+class PortTraces(Protocol):
+    """Message traces of the broker. [ServerTraces]"""
+
+    @property
+    def grpc(self) -> MessageTraces: ...
 
 
 class PortServices(Protocol):
@@ -47,6 +55,9 @@ class PortServices(Protocol):
     def server(self) -> RemotingServer: ...
 
     @property
+    def traces(self) -> PortTraces: ...
+
+    @property
     def access(self) -> AccessControl | None: ...
 
     @property
@@ -69,13 +80,13 @@ class _PortSettings:
         return self._settings.current.default_message_type
 
 
-def create_proxy(services: PortServices, handlers: Mapping[int, Handler], traces: MessageTraces) -> ProxyServer:
+def create_proxy(services: PortServices, handlers: Mapping[int, Handler], acks: AckHandler) -> ProxyServer:
     """Return the server of the gRPC port.
 
     Args:
         services: Of the broker.
         handlers: Its request handlers, with all checks.
-        traces: Of what the clients do.
+        acks: Serves acknowledgements together.
     """
     config, state = services.settings.current, services.state
     route = _route_check(state.topics)
@@ -90,13 +101,14 @@ def create_proxy(services: PortServices, handlers: Mapping[int, Handler], traces
         master_host=lambda: _master_host(services),
         # With access control, each call is signed, and served by itself.
         sends=services.server.turns.get(RequestCode.SEND_MESSAGE_V2) if services.access is None else None,
+        acks=acks if services.access is None and not config.is_slave else None,
     )
     return ProxyServer(
         service=service,
         settings=_PortSettings(services.settings),
         server=services.server,
         offsets=state.offsets,
-        traces=traces,
+        traces=services.traces.grpc,
         tls=config.server_tls(),
         secret_key=None if services.access is None else lambda key: _secret_key(services, key),
         address=_address(config, services.addr),

@@ -9,12 +9,14 @@ numbers belong to other messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 
+from ariane.errors import ReplyError
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
-from ariane.net.replies import ServedTurn, TurnHandler
+from ariane.net.replies import AckHandler, ServedTurn, TurnHandler
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.requests.pop import AckedDelivery
 from ariane.store.message_store import MessageStore
 
 # Requests whose responses have messages, or depend on the end of a queue.
@@ -65,6 +67,18 @@ class ConfirmedReads:
     def with_turn_check(self, turns: TurnHandler) -> TurnHandler:
         """Return the fast path of pulls, which serves none while reads are refused."""
         return turns if self._source.confirmed is None else _CheckedTurns(turns, self)
+
+    def guard_acks(self, acknowledge: AckHandler) -> AckHandler:
+        """Return the fast path of acknowledgements, which serves none while reads are refused."""
+        if self._source.confirmed is None:
+            return acknowledge
+
+        def checked(deliveries: Sequence[AckedDelivery]) -> Awaitable[None] | None:
+            if not self.is_open:
+                raise ReplyError(ResponseCode.SERVICE_NOT_AVAILABLE, REMARK)
+            return acknowledge(deliveries)
+
+        return checked
 
     def _with_check(self, serve: Handler) -> Handler:
         def checked(command: Command, peer: Peer) -> HandlerResult:

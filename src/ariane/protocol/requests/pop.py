@@ -58,6 +58,18 @@ class AckMessage(msgspec.Struct, frozen=True, rename="camel"):
     offset: Int64
 
 
+class AckedDelivery(msgspec.Struct, frozen=True):
+    """What requests of ACK_MESSAGE say about the messages of one delivery in one queue."""
+
+    group: str
+    topic: str  # never the retry topic
+    broker: str
+    queue_id: int
+    taken_ms: int  # time of the delivery
+    is_ordered: bool
+    offsets: list[int]  # at least one
+
+
 class ChangeInvisibleTime(msgspec.Struct, frozen=True, rename="camel"):
     """CHANGE_MESSAGE_INVISIBLETIME (200053)."""
 

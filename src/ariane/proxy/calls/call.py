@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from ariane.errors import ArianeError
+from ariane.kernels.grpc_port import ReceivedMessage, Reception
 from ariane.model.topic import TopicConfig
 from ariane.model.topic_attributes import TopicMessageType, accepted_types
 from ariane.proxy.client_sessions import ClientSession
@@ -14,6 +15,14 @@ from ariane.proxy.conversion.grpc_statuses import CallRefused
 from ariane.proxy.message_service import BrokerTopic, Caller
 
 
+class ReceivedEncoder(Protocol):
+    """Encodes messages of receive calls together. [GrpcPort]"""
+
+    def encode_received(self, records: bytes, reception: Reception) -> list[tuple[bytes, list[ReceivedMessage]]] | None:
+        """Return the replies of a call in parts, each with its messages; None if one of these has to be decided about."""
+        ...
+
+
 class Call(NamedTuple):
     """One call."""
 
@@ -21,6 +30,8 @@ class Call(NamedTuple):
     session: ClientSession
     remaining_ms: float | None
     """Time to its deadline; None without one."""
+    encoder: ReceivedEncoder | None = None
+    """None: the transport encodes each reply."""
 
     def refusal_of(self, error: ArianeError) -> CallRefused:
         """Return the refusal that an error becomes for this caller."""

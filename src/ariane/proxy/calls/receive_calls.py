@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ariane.errors import ArianeError, ReplyError
 from ariane.filter import tags
+from ariane.kernels.grpc_port import ReceivedMessage, Reception
 from ariane.model import message as names
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import ResponseCode
@@ -23,14 +24,14 @@ from ariane.protocol.records.record import Record
 from ariane.protocol.requests.messaging import TAG, ConsumerSendMsgBack
 from ariane.protocol.requests.pop import FROM_END, AckMessage, ChangeInvisibleTime, PopMessage
 from ariane.proxy import api
-from ariane.proxy.calls.call import Call
+from ariane.proxy.calls.call import Call, ReceivedEncoder
 from ariane.proxy.conversion import client_settings, field_checks, grpc_messages, grpc_statuses, receipt_handles
 from ariane.proxy.conversion.client_settings import ClientKind
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
 from ariane.proxy.conversion.receipt_handles import DeliveryKey, ReceiptHandle
 from ariane.proxy.handle_renewal import HandleRenewal
 from ariane.proxy.message_service import MessageService, PoppedRecords
-from ariane.proxy.traces.message_traces import MessageTraces
+from ariane.proxy.traces.message_traces import DeliveredMessage, MessageTraces
 
 ALL_QUEUES = -1
 BATCH_MAX = 32
@@ -50,12 +51,12 @@ class _Reception(NamedTuple):
     is_renewed: bool
 
 
-class _DeliveredMessage(NamedTuple):
-    """A message that is to be sent to the client."""
+class _SentPart(NamedTuple):
+    """What is sent to the client at once."""
 
-    message: Any
-    handle: ReceiptHandle
-    item: Record
+    reply: Any
+    """A reply with one message, or several replies as bytes."""
+    deliveries: list[tuple[ReceiptHandle, DeliveredMessage]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,29 +79,30 @@ class ReceiveCalls:
             if error.code != ResponseCode.POLLING_TIMEOUT:
                 raise
             taken = None
-        delivered = [] if taken is None else await self._deliver(reception, taken, call)
-        if delivered:
+        parts = [] if taken is None else await self._deliver(reception, taken, call)
+        if parts:
             yield api.ReceiveMessageResponse(status=grpc_statuses.ok())
         else:
             text = "no new message" if taken is None else "no match message"
             yield api.ReceiveMessageResponse(status=grpc_statuses.status(StatusCode.MESSAGE_NOT_FOUND, text))
         sent = 0
         try:
-            for message, handle, item in delivered:
-                # Before the client can acknowledge the message.
-                key = handle.key(popped.consumer_group, popped.topic)
-                visible_ms = handle.taken_ms + handle.invisible_ms
-                self.traces.delivered(call.caller.peer, key, item, handle.taken_ms, visible_ms)
-                yield api.ReceiveMessageResponse(message=message)
+            for part in parts:
+                if self.traces.tracks_deliveries:  # before the client can acknowledge the messages
+                    self._trace_deliveries(part, popped, call)
+                yield part.reply
                 sent += 1
                 if reception.is_renewed and taken is not None:
-                    self.renewal.add(call.caller, call.session, popped, handle, retains_handle=taken.retains_handles)
+                    for handle, _ in part.deliveries:
+                        self.renewal.add(
+                            call.caller, call.session, popped, handle, retains_handle=taken.retains_handles
+                        )
             now = api.ReceiveMessageResponse()
             now.delivery_timestamp.FromMilliseconds(self.now_ms())
             yield now
         finally:
-            if sent < len(delivered):
-                self._release(reception, [delivery.handle for delivery in delivered[sent:]], call)
+            if unsent := [handle for part in parts[sent:] for handle, _ in part.deliveries]:
+                self._release(reception, unsent, call)
 
     async def ack_message(self, request: Any, call: Call) -> Any:
         """Acknowledge messages, each with a result of its own."""
@@ -127,9 +129,9 @@ class ReceiveCalls:
             handle.broker,
             ChangeInvisibleTime(group, stored, handle.queue_id, handle.extra_info, handle.offset, invisible_ms),
         )
-        self.renewal.close(group, topic, named)  # refused changes end nothing: the caller may lack the permission
-        new = handle.changed(changed)
-        self._trace_change(named.key(group, topic), named, new, call)
+        key, new = named.key(group, topic), handle.changed(changed)
+        self.renewal.close(key, named.taken_ms)  # refused changes end nothing: the caller may lack the permission
+        self._trace_change(key, named, new, call)
         return api.ChangeInvisibleDurationResponse(status=grpc_statuses.ok(), receipt_handle=str(new))
 
     async def forward_message_to_dead_letter_queue(self, request: Any, call: Call) -> Any:
@@ -137,8 +139,9 @@ class ReceiveCalls:
         group, topic = field_checks.group_name(request.group), field_checks.topic_name(request.topic)
         handle = receipt_handles.parse(request.receipt_handle)
         await self._bury(group, topic, handle, call)
-        self.renewal.close(group, topic, handle)
-        self.traces.returned(handle.key(group, topic), handle.taken_ms)
+        key = handle.key(group, topic)
+        self.renewal.close(key, handle.taken_ms)
+        self.traces.returned(key, handle.taken_ms)
         return api.ForwardMessageToDeadLetterQueueResponse(status=grpc_statuses.ok())
 
     # --- receiving ---
@@ -192,11 +195,14 @@ class ReceiveCalls:
             raise CallRefused(StatusCode.ILLEGAL_POLLING_TIME, text)
         return min(poll_ms, int(call.remaining_ms) - ANSWER_BEFORE_MS)
 
-    async def _deliver(self, reception: _Reception, taken: PoppedRecords, call: Call) -> list[_DeliveredMessage]:
+    async def _deliver(self, reception: _Reception, taken: PoppedRecords, call: Call) -> list[_SentPart]:
         """Return the messages to deliver, with their handles. Those without attempts left become dead letters."""
-        popped, delivered = reception.request, list[_DeliveredMessage]()
+        popped, delivered = reception.request, list[_SentPart]()
         group = await self.service.group(call.caller, popped.consumer_group)
         attempts_max = client_settings.max_attempts(group)
+        encoded = None if call.encoder is None else _encoded(reception, taken, attempts_max, call.encoder)
+        if encoded is not None:
+            return encoded
         records = record.decode_all(taken.records)
         for item, handle in receipt_handles.with_handles(records, popped, taken.broker, taken.header):
             if item.reconsume_times >= attempts_max and not popped.order:
@@ -205,8 +211,15 @@ class ReceiveCalls:
                 await self._end(popped.consumer_group, popped.topic, handle, call)
             else:
                 message = grpc_messages.received(item, reception.topic, handle=str(handle))
-                delivered.append(_DeliveredMessage(message, handle, item))
+                reply = api.ReceiveMessageResponse(message=message)
+                delivered.append(_SentPart(reply, [(handle, DeliveredMessage.of(item))]))
         return delivered
+
+    def _trace_deliveries(self, part: _SentPart, popped: PopMessage, call: Call) -> None:
+        for handle, message in part.deliveries:
+            key = handle.key(popped.consumer_group, popped.topic)
+            visible_ms = handle.taken_ms + handle.invisible_ms
+            self.traces.delivered(call.caller.peer, key, message, handle.taken_ms, visible_ms)
 
     def _release(self, reception: _Reception, handles: list[ReceiptHandle], call: Call) -> None:
         """Make messages visible that the client did not get."""
@@ -227,8 +240,9 @@ class ReceiveCalls:
         try:
             handle = receipt_handles.parse(entry.receipt_handle)
             await self._end(group, topic, handle, call)
-            self.renewal.close(group, topic, handle)
-            self.traces.acknowledged(handle.key(group, topic), handle.taken_ms)
+            key = handle.key(group, topic)
+            self.renewal.close(key, handle.taken_ms)
+            self.traces.acknowledged(key, handle.taken_ms)
             status = grpc_statuses.ok()
         except ArianeError as error:
             status = grpc_statuses.of_refusal(call.refusal_of(error))
@@ -263,6 +277,33 @@ class ReceiveCalls:
 
 def _has_tag(item: Record, popped: PopMessage) -> bool:
     """Return whether the tag is one of the subscription: the broker compares hashes, which may collide."""
-    if popped.exp_type != TAG or (selected := tags.parse(popped.exp)) is None:
-        return True
-    return item.property_map().get(names.TAGS, "") in selected
+    selected = _tags(popped)
+    return selected is None or item.property_map().get(names.TAGS, "") in selected
+
+
+def _tags(popped: PopMessage) -> frozenset[str] | None:
+    """Return the tags of a subscription; None for all messages, and another expression."""
+    return tags.parse(popped.exp) if popped.exp_type == TAG else None
+
+
+def _encoded(
+    reception: _Reception, taken: PoppedRecords, attempts_max: int, encoder: ReceivedEncoder
+) -> list[_SentPart] | None:
+    """Return messages as the transport encodes them together; None if there is a decision about one of them."""
+    popped, header = reception.request, taken.header
+    shared = Reception(
+        reception.topic.resource_namespace,
+        popped.topic,
+        taken.broker,
+        (header.pop_time, header.invisible_time, header.revive_qid),
+        {queue_id: start for (retry, queue_id), start in receipt_handles.first_offsets(header).items() if not retry},
+        (None if popped.order else attempts_max, _tags(popped)),
+    )
+    parts = encoder.encode_received(taken.records, shared)
+
+    def delivery(message: ReceivedMessage) -> tuple[ReceiptHandle, DeliveredMessage]:
+        start, queue_id, offset, log_offset, message_id, keys, reconsume_times, is_traced = message
+        handle = ReceiptHandle(start, *shared.delivery, taken.broker, queue_id, offset, log_offset)
+        return handle, DeliveredMessage(message_id, keys, reconsume_times, is_traced)
+
+    return None if parts is None else [_SentPart(framed, list(map(delivery, messages))) for framed, messages in parts]

@@ -8,7 +8,7 @@ A route is fetched again after a request that its broker did not answer, so that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -33,6 +33,7 @@ from ariane.protocol.requests.messaging import (
     SendMessageResponse,
 )
 from ariane.protocol.requests.pop import (
+    AckedDelivery,
     AckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
@@ -100,6 +101,10 @@ class ClusterMessageService:
     def send_turn(self, frames: bytes, position: int, peer: Peer) -> ServedTurn | None:
         """Return None: no sends are stored together."""
         return None
+
+    def acknowledge_all(self, deliveries: Sequence[AckedDelivery]) -> Awaitable[None] | None:
+        """Raise ReplyError: each acknowledgement is a request of its own."""
+        raise ReplyError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "brokers are sent each acknowledgement by itself")
 
     async def pop(self, caller: Caller, broker: str, request: PopMessage) -> PoppedRecords:
         """Take messages, or wait for some. Those of a call that is cancelled meanwhile are visible again at once."""

@@ -91,7 +91,7 @@ def with_handles(
     records: Iterable[Record], request: PopMessage, broker: str, taken: PopMessageResponse
 ) -> Iterator[tuple[Record, ReceiptHandle]]:
     """Yield the records that a broker has delivered, each with its handle."""
-    topics, starts = retry_topics(request.consumer_group, request.topic), _starts(taken)
+    topics, starts = retry_topics(request.consumer_group, request.topic), first_offsets(taken)
     for item in records:
         named = _named(item, broker)
         if (
@@ -139,7 +139,7 @@ def parse(text: str) -> ReceiptHandle:
         raise CallRefused(StatusCode.INVALID_RECEIPT_HANDLE, text) from None
 
 
-def _starts(header: PopMessageResponse) -> dict[tuple[int, int], int]:
+def first_offsets(header: PopMessageResponse) -> dict[tuple[int, int], int]:
     """Return the first offset of each queue of a delivery, by retry topic and queue."""
     entries = (entry.split(" ") for entry in (header.start_offset_info or "").split(";") if entry)
     return {(int(retry), int(queue_id)): int(offset) for retry, queue_id, offset in entries}

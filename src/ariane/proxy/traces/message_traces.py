@@ -70,6 +70,27 @@ class TracedSend(NamedTuple):
     started_ms: int
 
 
+class DeliveredMessage(NamedTuple):
+    """What traces contain of a message that is delivered."""
+
+    message_id: str
+    keys: str
+    reconsume_times: int
+    is_traced: bool
+    """Unless its producer has turned traces off."""
+
+    @classmethod
+    def of(cls, item: Record) -> DeliveredMessage:
+        """Return the message of a record."""
+        properties = item.property_map()
+        return cls(
+            properties.get(names.UNIQ_KEY) or ids.offset_message_id(item.store_host, item.offset),
+            properties.get(names.KEYS, ""),
+            item.reconsume_times,
+            properties.get(names.TRACE_ON) != "false",
+        )
+
+
 @dataclass(slots=True)
 class _TracedDelivery:
     """A delivery that has not ended."""
@@ -185,13 +206,24 @@ class MessageTraces:
 
     # --- consumers ---
 
-    def delivered(self, client: Peer, key: DeliveryKey, item: Record, taken_ms: int, visible_ms: int) -> None:
+    @property
+    def has_deliveries(self) -> bool:
+        """Return whether `acknowledged` may have an effect."""
+        return bool(self._open or self._late)
+
+    @property
+    def tracks_deliveries(self) -> bool:
+        """Return whether `delivered` may have an effect."""
+        return self.has_deliveries or self._is_on()
+
+    def delivered(
+        self, client: Peer, key: DeliveryKey, message: DeliveredMessage, taken_ms: int, visible_ms: int
+    ) -> None:
         """Note a delivery. One of the same message before it has ended by time, if it has not ended otherwise."""
         if (former := self._open.pop(key, None)) is not None:
             self._end(key, former, TIME_OUT, former.visible_ms)
         self._late.pop(key, None)
-        properties = item.property_map()
-        if not self._is_traced(key.topic) or properties.get(names.TRACE_ON) == "false":
+        if not self._is_traced(key.topic) or not message.is_traced:
             return
         if len(self._open) >= OPEN_MAX:
             self.untracked += 1
@@ -199,8 +231,8 @@ class MessageTraces:
         delivery = self._open[key] = _TracedDelivery(
             client=client,
             request_id=next(self._request_ids),
-            message_id=properties.get(names.UNIQ_KEY) or ids.offset_message_id(item.store_host, item.offset),
-            keys=properties.get(names.KEYS, ""),
+            message_id=message.message_id,
+            keys=message.keys,
             started_ms=self._now_ms(),
             taken_ms=taken_ms,
             visible_ms=visible_ms,
@@ -212,7 +244,7 @@ class MessageTraces:
             group=key.group,
             request_id=delivery.request_id,
             message_id=delivery.message_id,
-            retry_times=item.reconsume_times,
+            retry_times=message.reconsume_times,
             keys=delivery.keys,
         )
         self._writer.add(client, event)

@@ -1,7 +1,8 @@
 """The transport of the native kernels: events of a thread that owns sockets, TLS and HTTP/2, in turns.
 
 thread ─ one wake-up per turn ─▶ take ─┬ calls ─────▶ a task each ─▶ CallServer ─┐
-   ▲                                   └ plain sends ─▶ PlainSendCalls ──────────┤
+   ▲                                   ├ plain sends ─▶ PlainSendCalls ──────────┤
+   │                                   └ plain acks ──▶ PlainAckCalls ───────────┤
    └──────────── send, once per turn of the loop ◀── replies ◀───────────────────┘
 """
 
@@ -10,18 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ariane.errors import ConfigError, ReplyError
-from ariane.kernels.grpc_port import Event, GrpcPort, OpenGrpcPort, PlainSends
+from ariane.errors import ArianeError, ConfigError, ReplyError
+from ariane.kernels.grpc_port import Event, GrpcPort, OpenGrpcPort, PlainAcks, PlainSends
 from ariane.net.limits.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.listening.server_tls import ServerTls
 from ariane.net.peer_log import PeerLog
 from ariane.net.replies import Peer, make_peer
 from ariane.net.tasks import BackgroundTasks
+from ariane.protocol.requests.pop import AckedDelivery
 from ariane.proxy.call_server import CallArrival, CallServer, StreamRefused
 from ariane.proxy.calls.call import Call
+from ariane.proxy.calls.plain_acks import PlainAckCalls
 from ariane.proxy.calls.plain_sends import PlainSendCalls, StoredRun, failed_reply
 from ariane.proxy.conversion import field_checks
 
@@ -40,6 +43,7 @@ class NativeConnection:
         self.number = number
         self.peer = peer
         self.is_identified = False
+        self.plain_call: Call | None = None  # the last one that stood for several plain calls
 
     @property
     def ip(self) -> str:
@@ -53,13 +57,23 @@ class NativeTransport:
     Args:
         calls: Serves them.
         sends: Serves plain sends together.
+        acks: Serves plain acknowledgements together.
         tls: Certificates.
         open_port: Starts the thread.
     """
 
-    def __init__(self, *, calls: CallServer, sends: PlainSendCalls, tls: ServerTls, open_port: OpenGrpcPort) -> None:
+    def __init__(
+        self,
+        *,
+        calls: CallServer,
+        sends: PlainSendCalls,
+        acks: PlainAckCalls,
+        tls: ServerTls,
+        open_port: OpenGrpcPort,
+    ) -> None:
         self._calls = calls
         self._sends = sends
+        self._acks = acks
         self._tls = tls
         self._open_port = open_port
         self._port: GrpcPort | None = None  # None while it is closed
@@ -87,7 +101,7 @@ class NativeTransport:
             port,
             methods={*self._calls.unary_names, *STREAMS},
             tls_mode=self._tls.mode,
-            takes_plain_sends=not self._calls.needs_accounts,
+            takes_plain_calls=not self._calls.needs_accounts,
             reserved=field_checks.RESERVED,
         )
         self._port = opened
@@ -115,18 +129,26 @@ class NativeTransport:
     def _take_turn(self) -> None:
         if self._port is None:
             return
-        events, batches = self._port.take()
+        events, sends, acks = self._port.take()
         for kind, *values in events:
             try:
                 self._handlers[kind](*values)
             except Exception:  # whatever an event does, the next is served
                 log.exception("%s of the gRPC port failed", kind)
-        for sends in batches:
+        for batch in sends:
             try:
-                self._serve_sends(sends)
+                self._serve_sends(batch)
             except Exception:
-                log.exception("%d sends of the gRPC port failed", len(sends))
-                self._end(sends)
+                log.exception("%d sends of the gRPC port failed", len(batch))
+                self._end([*batch.take_between(0, sys.maxsize), *(number for _, number, *_ in batch.take_rest())])
+        for ended in acks:
+            try:
+                self._serve_acks(ended)
+            except Exception:
+                log.exception("%d acknowledgements of the gRPC port failed", len(ended))
+                self._end([number for _, number, *_ in ended.take_rest()])
+        if sends or acks:  # most are answered now, which need not wait for the next turn
+            self._port.send()
 
     def _schedule_send(self) -> None:
         """Pass the answers on once all that is ready in this turn of the loop is answered."""
@@ -189,7 +211,7 @@ class NativeTransport:
     def _on_call(
         self, call: int, connection: int, method: str, metadata: dict[str, str], data: bytes, remaining_ms: float | None
     ) -> None:
-        arrival = CallArrival(metadata, self._connections.get(connection), remaining_ms)
+        arrival = CallArrival(metadata, self._connections.get(connection), remaining_ms, self._port)
         if method in STREAMS:
             stream = self._streams[call] = _Stream(self, call)
             serving = (
@@ -223,10 +245,11 @@ class NativeTransport:
         async for command in self._calls.telemetry(stream.read(), arrival):
             await stream.write(command)
 
-    def write(self, call: int, data: bytes, *, wants_room: bool) -> None:
-        """Answer a streaming call with another message."""
+    def write(self, call: int, data: bytes, *, is_framed: bool, wants_room: bool) -> None:
+        """Answer a streaming call with another message, or with several that are framed."""
         if self._port is not None:
-            self._port.message(call, data, wants_room)
+            add = self._port.messages if is_framed else self._port.message
+            add(call, data, wants_room)
             self._schedule_send()
 
     def read_on(self, call: int) -> None:
@@ -251,10 +274,21 @@ class NativeTransport:
         if (stream := self._streams.get(call)) is not None and stream.task is not None:
             stream.task.cancel()
 
+    def _open_plain(self, calls: PlainSends | PlainAcks) -> Call | None:
+        """Return a call in place of all that arrived together; None if each has to be opened by itself."""
+        connection = self._connections.get(calls.connection)
+        former = None if connection is None else connection.plain_call
+        if former is not None and former.caller.client_id == calls.client_id and self._calls.stands_for(former):
+            return former
+        opened = self._calls.open_plain(CallArrival(calls.headers, connection, None))
+        if connection is not None:
+            connection.plain_call = opened
+        return opened
+
     # --- plain sends ---
 
     def _serve_sends(self, sends: PlainSends) -> None:
-        call = self._calls.open_plain(CallArrival(sends.headers, self._connections.get(sends.connection), None))
+        call = self._open_plain(sends)
         alone = sends.take_rest() if call is None else self._store(sends, call)
         for _, *values in alone:
             self._on_call(*values)
@@ -273,14 +307,12 @@ class NativeTransport:
         if self._port is not None:
             for number, code, remark in self._sends.answer(sends, call, self._port, responses, started_ms):
                 self._reply(number, failed_reply(code, remark, call))
-            self._schedule_send()
 
-    def _end(self, sends: PlainSends) -> None:
+    def _end(self, calls: list[int]) -> None:
         """End the calls that an error has left unanswered: the thread counts them until then."""
-        for call in [*sends.take_between(0, sys.maxsize), *(number for _, number, *_ in sends.take_rest())]:
+        for call in calls:
             if self._port is not None:
                 self._port.end(call, INTERNAL, "the server failed")
-        self._schedule_send()
 
     async def _answer_when_durable(
         self, sends: PlainSends, call: Call, responses: Awaitable[bytes], run: StoredRun
@@ -292,6 +324,43 @@ class NativeTransport:
                 self._reply(number, failed_reply(error.code, error.remark or "", call))
         else:
             self._answer(sends, call, stored, run.started_ms)
+            self._schedule_send()
+
+    # --- plain acknowledgements ---
+
+    def _serve_acks(self, acks: PlainAcks) -> None:
+        call = self._open_plain(acks)
+        deliveries = [AckedDelivery(*fields) for fields in acks.deliveries]
+        try:
+            durable = None if call is None else self._acks.serve(deliveries)
+        except ArianeError:  # each of them gets its own reply
+            call = None
+        if call is None:
+            self._serve_alone(acks)
+        elif durable is None:
+            self._answer_acks(acks, deliveries)
+        else:
+            self._tasks.start(self._answer_acks_when_durable(acks, deliveries, durable), "plain acknowledgements")
+
+    def _serve_alone(self, acks: PlainAcks) -> None:
+        for _, *values in acks.take_rest():
+            self._on_call(*values)
+
+    def _answer_acks(self, acks: PlainAcks, deliveries: Sequence[AckedDelivery]) -> None:
+        self._acks.on_ended(deliveries)
+        if self._port is not None:
+            acks.answer(self._port)
+
+    async def _answer_acks_when_durable(
+        self, acks: PlainAcks, deliveries: Sequence[AckedDelivery], durable: Awaitable[None]
+    ) -> None:
+        try:
+            await durable
+        except ArianeError:
+            self._serve_alone(acks)
+        else:
+            self._answer_acks(acks, deliveries)
+            self._schedule_send()
 
 
 class _Stream:
@@ -306,11 +375,12 @@ class _Stream:
         self._written: asyncio.Future[None] | None = None  # resolved when the last message is written
 
     async def write(self, message: Any) -> None:
-        """Answer with another message. Waits if too many bytes are not written yet."""
-        data = message.SerializeToString()
+        """Answer with another message, or several as bytes. Waits if too many bytes are not written yet."""
+        is_framed = isinstance(message, bytes)
+        data = message if is_framed else message.SerializeToString()
         self._unwritten += len(data)
         is_full = self._unwritten >= UNWRITTEN_MAX
-        self._transport.write(self.call, data, wants_room=is_full)
+        self._transport.write(self.call, data, is_framed=is_framed, wants_room=is_full)
         if is_full:
             self._unwritten = 0
             self._written = asyncio.get_running_loop().create_future()

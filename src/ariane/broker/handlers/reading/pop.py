@@ -13,7 +13,7 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
 from ariane.protocol.requests.pop import (
     FROM_END,
     ORDERED_QUEUE,
+    AckedDelivery,
     AckMessage,
     BatchAckBody,
     ChangeInvisibleTime,
@@ -106,7 +107,7 @@ class PopHandler:
         request = decode_header(command, AckMessage)
         handle = parse_handle(request.extra_info)
         key = QueueKey(request.consumer_group, request.topic, request.queue_id)
-        self._check_offset(key, request.offset)
+        self._check_offsets(key, (request.offset,))
         self.service.acknowledge(key, handle.taken_ms, (request.offset,))
         return self._acknowledged(key, is_ordered=handle.revive_queue == ORDERED_QUEUE)
 
@@ -115,10 +116,32 @@ class PopHandler:
         acks = decode_body(command, BatchAckBody).acks
         if not acks:
             return Reply(ResponseCode.NO_MESSAGE, remark="the request acknowledges no message")
+        keys = [QueueKey(ack.group, ack.topic, ack.queue_id) for ack in acks]
+        self.service.acknowledge_all([(key, ack.taken_ms, ack.offsets) for key, ack in zip(keys, acks, strict=True)])
         for ack in acks:
-            self.service.acknowledge(QueueKey(ack.group, ack.topic, ack.queue_id), ack.taken_ms, ack.offsets)
             self.polls.wake(ack.group, ack.topic)
         return self._when_durable(Reply())
+
+    def ack_all(self, deliveries: Sequence[AckedDelivery]) -> Awaitable[None] | None:
+        """Acknowledge what several requests of ACK_MESSAGE would, all or nothing.
+
+        Returns:
+            None if that survives a restart; otherwise an awaitable that raises FlushFailed.
+
+        Raises:
+            ReplyError: a queue does not have one of the offsets.
+            StoreError: the acknowledgements cannot be stored.
+        """
+        acks = []
+        for each in deliveries:
+            key = QueueKey(each.group, each.topic, each.queue_id)
+            self._check_offsets(key, each.offsets)
+            acks.append((key, each.taken_ms, each.offsets))
+        self.service.acknowledge_all(acks)
+        for each in deliveries:
+            if each.is_ordered:  # the next messages of the queue may be taken
+                self.polls.wake(each.group, each.topic)
+        return self.durability.wait_locks_durable()
 
     def change_invisible_time(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle CHANGE_MESSAGE_INVISIBLETIME: the response has the parts of the new handle.
@@ -130,7 +153,7 @@ class PopHandler:
         handle, now_ms = parse_handle(request.extra_info), self.clock.now_ms()
         key = QueueKey(request.consumer_group, request.topic, request.queue_id)
         try:
-            self._check_offset(key, request.offset)
+            self._check_offsets(key, (request.offset,))
         except ReplyError as error:  # clients of 5.x need the fields of any response
             return Reply(error.code, encode_header(ChangeInvisibleTimeResponse()), error.remark)
         is_ordered = handle.revive_queue == ORDERED_QUEUE
@@ -215,17 +238,18 @@ class PopHandler:
         )
         return self.filters.build(pull)
 
-    def _check_offset(self, key: QueueKey, offset: int) -> None:
+    def _check_offsets(self, key: QueueKey, offsets: Sequence[int]) -> None:
         topic = self.topics.get(key.topic)
         if topic is None:
             raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{key.topic}] does not exist")
         if not 0 <= key.queue_id < topic.read_queue_nums:
             remark = f"queueId[{key.queue_id}] is illegal, topic:[{key.topic}] readQueueNums:[{topic.read_queue_nums}]"
             raise ReplyError(ResponseCode.MESSAGE_ILLEGAL, remark)
-        first, end = (bound(key.topic, key.queue_id) for bound in (self.store.min_offset, self.store.max_offset))
-        if not first <= offset < end:
-            remark = f"offset is illegal, key:{key.topic}@{key.queue_id}, commit:{offset}, store:{first}~{end}"
-            raise ReplyError(ResponseCode.NO_MESSAGE, remark)
+        first, end = self.store.min_offset(key.topic, key.queue_id), self.store.max_offset(key.topic, key.queue_id)
+        for offset in offsets:
+            if not first <= offset < end:
+                remark = f"offset is illegal, key:{key.topic}@{key.queue_id}, commit:{offset}, store:{first}~{end}"
+                raise ReplyError(ResponseCode.NO_MESSAGE, remark)
 
     # --- taking ---
 

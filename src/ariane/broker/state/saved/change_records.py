@@ -223,9 +223,12 @@ class ChangeEntry(msgspec.Struct, frozen=True):
     change: Change | DocumentSaved | ChangeLogStart
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def encode(entry: ChangeEntry) -> bytes:
     """Return the line of an entry."""
-    data = msgspec.json.encode(entry)
+    data = _encode(entry)
     return b"%08x %s\n" % (zlib.crc32(data), data)
 
 
