@@ -1,4 +1,4 @@
-"""The official clients of RocketMQ 5, unmodified, at the gRPC port of our broker: Python 5.1.2, Java 5.2.0 and Node 1.0.8.
+"""The official clients of RocketMQ 5, unmodified, at the gRPC port of our broker: Python 5.1.2, Java 5.2.0, Node 1.0.8, Rust 5.0.0.
 
 Each is fetched once from its package registry, to ARIANE_PEERS_DIR (default ~/.cache/ariane/peers).
 """
@@ -30,10 +30,11 @@ PROGRAMS = Path(__file__).parent / "official_5x_clients"
 PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 JAVA_CLIENT = "rocketmq-client-java-5.2.0.jar"
+RUST_CLIENT = "rocketmq-rust-5.0.0"
 TIMEOUT_S = 150.0
 TOPICS = (
     *("Python", "PythonTransactions", "PythonOrdered", "PythonTraced"),
-    *("Java", "JavaTransactions", "JavaOrdered", "Node", "orders"),
+    *("Java", "JavaTransactions", "JavaOrdered", "Node", "Rust", "RustTransactions", "orders"),
 )
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rocketmq-5.md"
 
@@ -84,6 +85,26 @@ def node_modules() -> Path:
         return [["npm", "install", "--silent", *options, NODE_CLIENT]]
 
     return fetched(NODE_CLIENT.replace("@", "-"), fetch) / "node_modules"
+
+
+@pytest.fixture(scope="module")
+def rust_project() -> Callable[[str], Path]:
+    """Return a function that builds a program and returns its file. The first build compiles 300 crates: 165 s of CPU time."""
+
+    def fetch(home: Path) -> list[list[str]]:
+        shutil.copytree(PROGRAMS / "rust", home, dirs_exist_ok=True)
+        return [["cargo", "fetch", "-q", "--manifest-path", str(home / "Cargo.toml")]]
+
+    home = fetched(RUST_CLIENT, fetch)
+
+    def build(program: str) -> Path:
+        (home / "client_program.rs").write_text(program, encoding="utf-8")
+        command = ["cargo", "build", "-q", "--offline", "--manifest-path", str(home / "Cargo.toml")]
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr[-4000:]
+        return home / "target" / "debug" / "client_program"
+
+    return build
 
 
 NATIVE_IS_LONG = pytest.mark.long(
@@ -236,6 +257,32 @@ def test_node_sends_receives_and_retries(node_modules: Path, address: str) -> No
     assert lines == ["done", *pushed, *received, "sent"], done.stdout + done.stderr
 
 
+RUST_IS_LONG = pytest.mark.long(
+    "tests/interop/test_official_5x_clients.py::test_python_sends_receives_and_recalls_each_kind_of_message",
+    "tests/interop/test_official_5x_clients.py::test_transactions_of_python_are_committed_rolled_back_and_checked",
+)
+
+
+@RUST_IS_LONG
+@pytest.mark.timeout(1800)
+def test_rust_sends_receives_and_ends_transactions(rust_project: Callable[[str], Path], address: str) -> None:
+    program = rust_project((PROGRAMS / "rust" / "client_program.rs").read_text(encoding="utf-8"))
+    command = [str(program), address, "Rust", "RustTransactions", "rust"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    first, *lines = done.stdout.splitlines()
+    ordered = [line for line in lines if line.startswith("received ordered")]
+    assert ordered == ["received ordered-1 1 - [] group-1", "received ordered-2 1 - [] group-1"]
+    assert first.startswith("sent normal ") and sorted({*lines} - {*ordered}) == [
+        "checked checked",
+        "done",
+        "received checked 1 - [] -",
+        "received committed 1 - [] -",
+        "received delayed 1 - [] -",
+        'received normal 1 A ["key"] -',
+        'received normal 2 A ["key"] -',
+    ], done.stdout + done.stderr
+
+
 def example(language: str, address: str) -> str:
     """Return the program of the page, with another address."""
     program = PAGE.read_text(encoding="utf-8").split(f"```{language}\n")[1].split("```")[0]
@@ -255,4 +302,12 @@ def test_the_example_for_node(node_modules: Path, address: str) -> None:
     done = subprocess.run(
         ["node", "-e", program], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
+    assert "created" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+@RUST_IS_LONG
+@pytest.mark.timeout(1800)
+def test_the_example_for_rust(rust_project: Callable[[str], Path], address: str) -> None:
+    program = rust_project(example("rust", address))
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
     assert "created" in done.stdout.splitlines(), done.stdout + done.stderr
