@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ariane.broker.delivery.pop.pop_service import PopService
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.pop_table import PopChange, PopTable, QueueKey
+from ariane.broker.state.saved.change_records import MessagesAcknowledged
 from ariane.model import host
 from ariane.protocol.requests.admin import ConsumerOffsetTable
 from ariane.store.message_store import MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
@@ -145,3 +146,14 @@ def test_every_order_of_steps_keeps_the_order_of_the_queue(steps: list[tuple[str
                 group.restart()
         queue = group.table.get(KEY)
         assert (0 if queue is None else queue.committed) == min(model.open, default=model.next)
+
+
+def test_acknowledgements_of_one_queue_that_arrive_together_are_one_change() -> None:
+    group = Group()
+    for now in (1_000, 1_001, 1_002):
+        group.service.take(KEY, 2, 50, RecordFilter(), now)
+    other = KEY._replace(queue_id=1)
+    # The third delivery has another time, and nothing was taken from the other queue.
+    group.service.acknowledge_all([(KEY, 1_000, (0, 1)), (KEY, 1_001, (3,)), (KEY, 1_001, (4,)), (other, 1_000, (0,))])
+    assert group.log[3:] == [MessagesAcknowledged(*KEY, offsets=(0, 1, 3))]
+    assert group.service.committed(KEY) == group.offsets.get(*KEY) == 2

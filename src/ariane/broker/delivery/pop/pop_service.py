@@ -133,17 +133,16 @@ class PopService:
 
     def acknowledge_all(self, acks: Iterable[tuple[QueueKey, int, Iterable[int]]]) -> None:
         """End deliveries of several queues, each with its time, by one append to the change log."""
-        ended: list[MessagesAcknowledged] = []
-        queues: dict[QueueKey, PopQueue] = {}
+        ended: dict[QueueKey, list[int]] = {}  # offsets
         for key, taken_ms, offsets in acks:
-            queue = self._table.get(key)
-            current = () if queue is None else tuple(offset for offset in offsets if queue.is_current(offset, taken_ms))
-            if queue is not None and current:
-                ended.append(MessagesAcknowledged(*key, offsets=current))
-                queues[key] = queue
+            if (queue := self._table.get(key)) is not None:
+                current = [offset for offset in offsets if queue.is_current(offset, taken_ms)]
+                if current:
+                    ended.setdefault(key, []).extend(current)
         if ended:
-            self._record(*ended)
-            for key, queue in queues.items():
+            self._record(*(MessagesAcknowledged(*key, offsets=tuple(offsets)) for key, offsets in ended.items()))
+        for key in ended:
+            if (queue := self._table.get(key)) is not None:
                 self._commit(key, queue)
 
     def hide(self, key: QueueKey, taken_ms: int, offset: int, at_ms: int, visible_ms: int) -> bool:
