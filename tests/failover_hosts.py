@@ -156,8 +156,8 @@ class HostedBroker(HostProcess):
         self.step_clock(0)
         self.disk.mkdir()
         self.below.mkdir()
-        sh(f"mount -t tmpfs -o size=340m none {self.below}")
-        sh(f"truncate -s 300M {self.below}/image && mkfs.ext4 -q -F -m 0 {self.below}/image")
+        sh(f"mount -t tmpfs -o size=640m none {self.below}")
+        sh(f"truncate -s 600M {self.below}/image && mkfs.ext4 -q -F -m 0 {self.below}/image")
         self.mount()
 
     def mount(self) -> None:
