@@ -15,7 +15,7 @@ from ariane.protocol.records.record import Record
 from ariane.store.check.reader import read_cut
 from ariane.store.disk.files import SystemDisk
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.recovery.log_cut import cut_log
+from ariane.store.recovery.log_cut import cut_log, last_readable
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
@@ -133,6 +133,25 @@ def test_a_copy_that_has_no_room_leaves_no_part_of_it() -> None:
     with pytest.raises(StoreError, match="No space left"):
         cut_log(CONFIG, disk, ends[7], ends[-1])
     assert not [path for path in disk.paths() if "/cut/" in path]
+
+
+@pytest.mark.parametrize("missing", [[2], [2, 3], [-1], [-2, -1]])
+def test_a_log_without_some_of_its_files_is_cut_before_them(missing: list[int]) -> None:
+    """A file system that failed lacks files which were flushed."""
+    disk = FakeDisk()
+    ends = closed(disk, CONFIG)
+    files = sorted(path for path in disk.paths() if path.startswith("/store/commitlog/"))
+    lost = [files[number] for number in missing]
+    for path in lost:
+        disk.remove(path)
+    found = last_readable(CONFIG, disk)
+    assert found is not None
+    path = cut_log(CONFIG, disk, *found)
+    store = opened(disk)
+    first_lost = int(lost[0].rpartition("/")[2])
+    assert store.commit_log_max == found[0] in ends
+    assert first_lost - CONFIG.commit_log_size < found[0] < first_lost
+    assert disk.size(path) == found[1] - found[0]
 
 
 def test_what_was_cut_off_is_readable(tmp_path: Path) -> None:

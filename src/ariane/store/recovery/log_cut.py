@@ -90,9 +90,9 @@ def last_readable(config: StoreConfig, disk: Disk) -> tuple[int, int] | None:
             return None
         clean = not is_running_or_crashed(disk, config.root)
         log = load_log(files, config.log_directory, config.commit_log_size, clean=clean, flushed=flushed).segments
-        if log.stop < flushed:
-            return None  # its files are missing, and the start is refused
-        scanner, last = RecordScanner(log, log.start, flushed, check_crc=True), log.start
+        if not log.bases:
+            return None  # the log is elsewhere, and the start is refused
+        scanner, last = RecordScanner(log, log.start, min(flushed, log.stop), check_crc=True), log.start
         for run in scanner.runs():
             last = run.offset
         if scanner.end >= flushed:
@@ -158,8 +158,14 @@ def _free_path(disk: Disk, root: str, start: int) -> str:
 
 
 def _copy_aside(disk: Disk, root: str, log: Segments, start: int, end: int) -> str:
+    def read(offset: int, length: int) -> bytes:
+        at = start + offset
+        if log.has(at) or at >= log.stop:
+            return log.read(at, length)
+        return bytes(min(length, log.size - at % log.size))  # a file system that failed lacks this file
+
     path = _free_path(disk, root, start)
-    _write_aside(disk, path, end - start, lambda offset, length: log.read(start + offset, length))
+    _write_aside(disk, path, end - start, read)
     disk.fsync_dir(path.rpartition("/")[0])
     return path
 
