@@ -15,7 +15,6 @@ from trace_frames import after, before, pub
 from ariane.errors import ConfigError
 from ariane.pipeline import backfill, jobs
 from ariane.pipeline.publishing import incremental, table_publisher
-from ariane.pipeline.tables import trace_decoding
 from ariane.reports.tables import pipeline_status
 from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
 from ariane.tables.table_store import read_version
@@ -36,8 +35,8 @@ def test_missing_rows_are_added_once(spark: SparkSession, tmp_path: Path) -> Non
         frames.message(frames.body([pub("A"), before("A", "R", 5)]), 0),
         frames.message(frames.body([after("A", "R", 12)]) + b"odd\x02", 1),
     ]
-    first, everything = frames.messages(spark, bodies[:1]), frames.messages(spark, bodies)
-    table_publisher.append_batch(trace_decoding.trace_events(first), tmp_path, TRACE_EVENTS, "traces X", 0, NOW_MS)
+    first, everything = frames.events_of_messages(spark, bodies[:1]), frames.messages(spark, bodies)
+    table_publisher.append_batch(first, tmp_path, TRACE_EVENTS, "traces X", 0, NOW_MS)
     incremental.rebuild_changed(spark, tmp_path, TRACE.incremental_tables[0], NOW_MS)
 
     def rows(table: Any) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from trace_frames import after, at, before, pub
 
 import clock_model as model
 from ariane.model.trace_event import TraceEvent
-from ariane.pipeline.tables import clocks, journeys, trace_decoding
+from ariane.pipeline.tables import clocks, journeys
 from ariane.tables import CLOCKS
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def test_the_table_is_that_of_the_model(spark: SparkSession) -> None:
                 stored.append(frames.stored(item, record.stored_ms + aligned_ms, offset_message_id=f"OFF-{item}"))
         for (host, client_name, minute), clock in model.clocks_of(records).items():
             expected[index, host, client_name, at(minute * 60_000 + aligned_ms)] = clock
-    events = trace_decoding.trace_events(frames.messages(spark, traces))
+    events = frames.events_of_messages(spark, traces)
     table = frames.rows(
         clocks.clocks(frames.solid(spark, events), frames.solid(spark, frames.stored_messages(spark, stored)))
     )

@@ -41,7 +41,7 @@ RECALL = RecallEvent(timestamp_ms=frames.T0_MS, region="r", group="P", topic="T"
 def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return events and rejects of these trace messages, in order."""
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
-    records = frames.messages(spark, messages).cache()
+    records = trace_decoding.decode_records(frames.messages(spark, messages)).cache()
     order = ("trace_queue_offset", "record_index")
     events = frames.rows(trace_decoding.trace_events(records).orderBy(*order))
     rejects = frames.rows(trace_decoding.trace_rejects(records).orderBy(*order))
@@ -86,7 +86,7 @@ def of_row(row: dict[str, Any]) -> TraceEvent:
 
 
 def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
-    records = frames.messages(spark, [frames.message(b"", 0)])
+    records = trace_decoding.decode_records(frames.messages(spark, [frames.message(b"", 0)]))
     for frame, table in (
         (trace_decoding.trace_events(records), TRACE_EVENTS),
         (trace_decoding.trace_rejects(records), TRACE_REJECTS),

@@ -25,7 +25,7 @@ from ariane.pipeline.publishing import (
     staged_tables,
     table_publisher,
 )
-from ariane.pipeline.tables import health, trace_decoding, traffic
+from ariane.pipeline.tables import health, traffic
 from ariane.tables import ALL_TABLES, CLOCKS, JOURNEYS, MESSAGES, TRACE_EVENTS, directory_tables, table_store
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Feed:
         for event, late_ms, host in traces:
             rows.append(frames.message(frames.body([event]), self._offset, host, frames.at(60_000 + late_ms)))
             self._offset += 1
-        events = trace_decoding.trace_events(frames.messages(self.spark, rows))
+        events = frames.events_of_messages(self.spark, rows)
         added = [(TRACE_EVENTS, events)]
         if stored:
             added.append((MESSAGES, frames.stored_messages(self.spark, stored)))

@@ -14,7 +14,7 @@ from trace_frames import after, at, before, pub
 
 import skewed_traffic as skewed
 from ariane.model import clock_offset
-from ariane.pipeline.tables import clocks, journeys, trace_decoding
+from ariane.pipeline.tables import clocks, journeys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ def test_offsets_are_decoded_as_in_python(spark: SparkSession) -> None:
         frames.message(frames.body([pub("M"), before("M", "R", 1)]), number, clock_offsets=text)
         for number, text in enumerate(TEXTS)
     ]
-    decoded = frames.rows(trace_decoding.trace_events(frames.messages(spark, rows)))
+    decoded = frames.rows(frames.events_of_messages(spark, rows))
     assert len(decoded) == 2 * len(TEXTS)
     for row in decoded:
         offsets = clock_offset.of_text(TEXTS[row["trace_queue_offset"]])
@@ -164,7 +164,7 @@ def test_clients_with_wrong_clocks_end_to_end(spark: SparkSession) -> None:
         )
         for number, trace in enumerate(traffic.traces)
     ]  # fmt: skip
-    events = frames.solid(spark, trace_decoding.trace_events(frames.messages(spark, rows)))
+    events = frames.solid(spark, frames.events_of_messages(spark, rows))
     messages = frames.solid(spark, frames.stored_messages(spark, []))
     found = frames.rows(journeys.journeys(events, messages, frames.solid(spark, clocks.clocks(events, messages))))
     assert {row["message_id"] for row in found} == set(traffic.sent_ms)

@@ -28,7 +28,7 @@ from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
 from ariane.pipeline import backfill, jobs, run, source_reader
 from ariane.pipeline.publishing import incremental, table_publisher
-from ariane.pipeline.tables import bucket_columns, trace_decoding
+from ariane.pipeline.tables import bucket_columns
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views
 from ariane.spark.read import source_options
@@ -198,8 +198,8 @@ def test_all_tables_of_a_round_contain_the_rows_of_its_start(fed: Fed) -> None:
     class AppendingListener(run.SilentListener):
         def on_tables_published(self, progress: run.JobProgress) -> None:
             if progress.rebuilt[0].table is CLOCKS:
-                message = frames.messages(fed.spark, [frames.message(frames.body([pub("B")]), 99)])
-                rows, now_ms = trace_decoding.trace_events(message), SYSTEM_CLOCK.now_ms()
+                rows = frames.events_of_messages(fed.spark, [frames.message(frames.body([pub("B")]), 99)])
+                now_ms = SYSTEM_CLOCK.now_ms()
                 table_publisher.append_batch(rows, fed.home, TRACE_EVENTS, "later 1", 0, now_ms)
 
     fed.send(frames.body([pub("A")]))

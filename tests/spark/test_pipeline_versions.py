@@ -116,7 +116,7 @@ GOLDEN: dict[str, tuple[str, list[dict[str, Any]]]] = {
 def test_trace_records_of_every_version_are_decoded(spark: SparkSession) -> None:
     bodies = [text.replace("|", "\x01").replace(";", "\x02").encode() for text, _ in GOLDEN.values()]
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
-    records = frames.messages(spark, messages)
+    records = trace_decoding.decode_records(frames.messages(spark, messages))
     order = ("trace_queue_offset", "record_index", "message_id")
     result: list[list[dict[str, Any]]] = [[] for _ in bodies]
     for row in frames.rows(trace_decoding.trace_events(records).orderBy(*order)):
@@ -134,5 +134,5 @@ def test_trace_records_of_every_version_are_decoded(spark: SparkSession) -> None
 
 def test_concatenated_records_have_their_own_index(spark: SparkSession) -> None:
     body = f"{AFTER}|2|{AFTER}|2|".replace("|", "\x01").encode()
-    rows = frames.rows(trace_decoding.trace_events(frames.messages(spark, [frames.message(body, 0)])))
+    rows = frames.rows(frames.events_of_messages(spark, [frames.message(body, 0)]))
     assert sorted(row["record_index"] for row in rows) == [0, 1]

@@ -23,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ariane.model.trace_event import TraceEvent
-from ariane.pipeline.tables import trace_decoding
 from ariane.tables import MESSAGES
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -77,7 +76,7 @@ class Cases:
             for number, case in enumerate(self._cases)
             for offset, (events, *place) in enumerate(case.bodies)
         ]
-        events = trace_decoding.trace_events(frames.messages(spark, traces))
+        events = frames.events_of_messages(spark, traces)
         events = events.withColumn("bucket", F.format_string("case %03d", "trace_queue_id"))
         records = [
             {**{name: row[name] for name in MESSAGES.column_names}, "bucket": f"case {number:03}"}

@@ -77,7 +77,12 @@ def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
     """Return the trace_events of these events, one trace message each."""
     rows = [message(body(item), offset) for offset, item in enumerate(bodies)]
-    return trace_decoding.trace_events(messages(spark, rows))
+    return events_of_messages(spark, rows)
+
+
+def events_of_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
+    """Return the trace_events of trace messages."""
+    return trace_decoding.trace_events(trace_decoding.decode_records(messages(spark, rows)))
 
 
 def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str, Any]:

@@ -82,6 +82,7 @@ TRACES = TopicSource(
     ),
     # By size: a trace message has one record or many.
     limits={"maxBytesPerTrigger": "32m"},
+    prepare=trace_decoding.decode_records,
 )
 SAMPLES = TopicSource(
     "samples",

@@ -18,7 +18,7 @@ from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError
 from ariane.pipeline import restarts
 from ariane.pipeline.jobs import AppendTable, TopicSource
-from ariane.pipeline.publishing import few_rows, small_batches, table_publisher
+from ariane.pipeline.publishing import collected_batches, few_rows, small_batches, table_publisher
 from ariane.protocol.client_rules.transient import UNAVAILABLE
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag
@@ -137,7 +137,10 @@ class SourceReader:
             return
         prepared = self.source.prepare(batch).persist()
         try:
-            yield lambda append: append.select(prepared)
+            if self._small is not None and collected_batches.are_collectible(prepared):
+                yield lambda append: collected_batches.collect(append.select(prepared), append.table)
+            else:
+                yield lambda append: append.select(prepared)
         finally:
             prepared.unpersist()
 

@@ -54,6 +54,8 @@ SETTINGS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Tables are planned again every few seconds: the default of 100 entries evicts their compiled code in between.
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # Micro-batches are cached for a second: compressing them costs more than the memory is worth.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     CHECKPOINT_MANAGER: ("org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"),
 }
 LOG4J_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"

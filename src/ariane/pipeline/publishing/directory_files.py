@@ -34,6 +34,7 @@ class DirectoryFiles:
 
         table, base = target.table, self.home / target.table.name
         directory = base / version_directory(target.number)
+        base.mkdir(parents=True, exist_ok=True)  # Spark creates it, too
         if frame is None:
             shutil.rmtree(directory, ignore_errors=True)  # remains of an attempt that failed
         else:

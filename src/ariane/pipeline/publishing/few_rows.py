@@ -240,10 +240,10 @@ def write(directory: Path, table: TableSchema, rows: Rows) -> None:
 def _take(rows: pa.Table, numbers: pa.UInt64Array) -> pa.Table:
     """Return rows by their numbers, as slices without copies if they are few runs of successive numbers."""
     signed = numbers.cast(pa.int64())
-    breaks = pc.indices_nonzero(pc.not_equal(pc.subtract(signed[1:], signed[:-1]), 1)).to_pylist()
+    breaks = pc.indices_nonzero(pc.not_equal(pc.subtract(signed[1:], signed[:-1]), 1))
     if len(breaks) > 2 * MAX_MESSAGES:
         return rows.take(numbers)
-    bounds = [0, *(number + 1 for number in breaks), len(signed)]
+    bounds = [0, *(number + 1 for number in breaks.to_pylist()), len(signed)]
     runs = [(signed[first].as_py(), last - first) for first, last in pairwise(bounds) if last > first]
     return pa.concat_tables([rows.slice(first, count) for first, count in runs]) if runs else rows.slice(0, 0)
 

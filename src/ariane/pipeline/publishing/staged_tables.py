@@ -187,8 +187,11 @@ def _active_session(spark: SparkSession) -> Iterator[None]:
 
 def by_bucket(result: pa.Table, table: TableSchema) -> Rows:
     """Return the rows of a table by bucket, from rows with `bucket`."""
-    rows = result.select(table.column_names)
-    return {bucket: rows.filter(pc.equal(result[BUCKET], bucket)) for bucket in pc.unique(result[BUCKET]).to_pylist()}
+    rows, encoded = result.select(table.column_names), result[BUCKET].combine_chunks().dictionary_encode()
+    return {
+        bucket: rows.filter(pc.equal(encoded.indices, number))
+        for number, bucket in enumerate(encoded.dictionary.to_pylist())
+    }
 
 
 def _stage(directory: Path, ddl: str, selections: Iterable[FileRows | pa.Table]) -> None:

@@ -101,20 +101,24 @@ def _once(frame: DataFrame, **columns: Column) -> DataFrame:
     return frame.select("*", F.inline(F.array(F.struct(*(column.alias(name) for name, column in columns.items())))))
 
 
-def trace_events(messages: DataFrame) -> DataFrame:
-    """Return the valid records with the columns of TRACE_EVENTS and `bucket`."""
+def decode_records(messages: DataFrame) -> DataFrame:
+    """Return one row per message of each valid record, and one per invalid record.
+
+    Columns: those of TRACE_EVENTS, `bucket`, and `reason` and `record` of invalid records, which are null for valid ones.
+    """
     columns = _columns()
-    good = records(messages).where("reason IS NULL")
-    events = good.select(
+    is_valid = F.col("reason").isNull()
+    rows = records(messages).select(
         *(
             columns.get(column.name, F.col(column.name)).cast(column.type).alias(column.name)
             for column in TRACE_EVENTS.columns
-        )
+        ),
+        "reason",
+        F.when(~is_valid, F.col("record")).alias("record"),
     )
     # The record of a batch has the ids of its messages separated by commas, and the offset ids in the same order.
-    one_by_one = events.select("*", F.posexplode(F.split("message_id", ",")).alias("at", "one_id")).where(
-        "one_id != ''"
-    )
+    ids = F.when(is_valid, F.split("message_id", ",")).otherwise(F.array(F.lit(None)))
+    one_by_one = rows.select("*", F.posexplode(ids).alias("at", "one_id")).where("one_id != '' OR reason IS NOT NULL")
     offset_ids = F.split("offset_message_id", ",")
     as_many = F.size(offset_ids) == F.size(F.split("message_id", ","))
     per_message = one_by_one.withColumns(
@@ -123,14 +127,21 @@ def trace_events(messages: DataFrame) -> DataFrame:
             "offset_message_id": F.when(as_many, F.get(offset_ids, F.col("at"))).otherwise(F.col("offset_message_id")),
         }
     )
-    bucket = bucket_columns.bucket_of_message(F.col("message_id"), F.col("trace_stored_at"))
-    return per_message.select(*TRACE_EVENTS.column_names, bucket.alias("bucket"))
+    stored_at = F.col("trace_stored_at")
+    bucket = F.when(is_valid, bucket_columns.bucket_of_message(F.col("message_id"), stored_at)).otherwise(
+        bucket_columns.bucket_of_time(stored_at)
+    )
+    return per_message.select(*TRACE_EVENTS.column_names, "reason", "record", bucket.alias("bucket"))
 
 
-def trace_rejects(messages: DataFrame) -> DataFrame:
-    """Return the invalid records with the columns of TRACE_REJECTS and `bucket`."""
-    bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.column_names)
-    return bad.withColumn("bucket", bucket_columns.bucket_of_time(F.col("trace_stored_at")))
+def trace_events(rows: DataFrame) -> DataFrame:
+    """Return the valid records with the columns of TRACE_EVENTS and `bucket`, from decoded records."""
+    return rows.where("reason IS NULL").select(*TRACE_EVENTS.column_names, "bucket")
+
+
+def trace_rejects(rows: DataFrame) -> DataFrame:
+    """Return the invalid records with the columns of TRACE_REJECTS and `bucket`, from decoded records."""
+    return rows.where("reason IS NOT NULL").select(*TRACE_REJECTS.column_names, "bucket")
 
 
 def _client_process() -> Column:
@@ -249,7 +260,7 @@ def _columns() -> dict[str, Column]:
     return texts | {
         "clock_lower_ms": F.col("clock.lower_ms"),
         "clock_upper_ms": F.col("clock.upper_ms"),
-        "event_time": F.timestamp_millis(F.when(is_timed, F.col("event_ms"))),
+        "event_time": F.timestamp_millis(F.when(is_timed & F.col("reason").isNull(), F.col("event_ms"))),
         "client_group": F.when(is_timed, texts["client_group"]),
         # Consumers in C++ write `dKey` for no keys.
         "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
