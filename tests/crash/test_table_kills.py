@@ -103,7 +103,7 @@ def _write_batch(home: Home, batch: int) -> Iterator[None]:
     applied = table_publisher.append_batch(appended, home, TRAFFIC, QUERY, batch, now_ms).applied[QUERY]
     yield
     totals = {bucket: rows(bucket, 0, applied + 1) for bucket in BUCKETS}
-    change = TableChange(rows=totals, applied={TRAFFIC.name: applied}, replaced=BUCKETS)
+    change = TableChange(rows=(totals,), applied={TRAFFIC.name: applied}, replaced=BUCKETS)
     table_publisher.commit(home, TOTALS, change, now_ms)
     yield
     if batch % 4 == 3:
@@ -121,7 +121,7 @@ def _merge(home: Home, bucket: str, now_ms: int) -> None:
         merged = {file.path: file for file in former.files if file.bucket == bucket}
         dataset = table_store.open_store(home).open_dataset(TRAFFIC, list(merged.values()))
         change = TableChange(
-            rows={bucket: dataset.to_table()}, applied=former.applied, replaced=merged, as_of_ms=former.as_of_ms,
+            rows=({bucket: dataset.to_table()},), applied=former.applied, replaced=merged, as_of_ms=former.as_of_ms,
             added_version=max(file.added_version for file in merged.values()),
         )  # fmt: skip
         table_publisher.commit(home, TRAFFIC, change, now_ms)

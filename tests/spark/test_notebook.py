@@ -138,7 +138,7 @@ def publish_tables(home: Path) -> None:
                 bucket: pa.Table.from_pylist([empty | row for row in listed], arrow_schema(table))
                 for bucket, listed in added[table.name].items()
             }
-            change = table_publisher.TableChange(rows=rows, applied={"traces": version})
+            change = table_publisher.TableChange(rows=(rows,), applied={"traces": version})
             table_publisher.commit(home, table, change, ms_of(FIRST_ORDER))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ariane.pipeline.publishing.few_rows import Rows
@@ -28,6 +28,6 @@ class DataFiles(Protocol):
         """Return the rows of files with the column `bucket`."""
         ...
 
-    def write(self, target: Target, frame: DataFrame | None, rows: Rows) -> list[DataFile]:
+    def write(self, target: Target, frame: DataFrame | None, rows: Iterable[Rows]) -> list[DataFile]:
         """Write the rows of a frame, and rows by bucket: durable files, one per bucket, sorted by the table's sort columns."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ class DirectoryFiles:
         reader = spark.read.schema(f"{table.ddl}, {BUCKET} STRING").option("basePath", str(base))
         return reader.parquet(*(str(base / file.path) for file in files)).select(*table.column_names, BUCKET)
 
-    def write(self, target: Target, frame: DataFrame | None, rows: few_rows.Rows) -> list[DataFile]:
+    def write(self, target: Target, frame: DataFrame | None, rows: Iterable[few_rows.Rows]) -> list[DataFile]:
         import pyarrow.parquet as pq
 
         table, base = target.table, self.home / target.table.name
@@ -39,7 +39,8 @@ class DirectoryFiles:
             shutil.rmtree(directory, ignore_errors=True)  # remains of an attempt that failed
         else:
             _write_frame(frame, directory, table)
-        few_rows.write(directory, table, rows)
+        for part in rows:
+            few_rows.write(directory, table, part)
         written = []
         for path in sorted(directory.glob(f"{BUCKET}=*/*.parquet")):
             footer = pq.read_metadata(path)

@@ -9,8 +9,10 @@ publishes the rows. No other state exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -103,13 +105,17 @@ def rebuild_changed(
     buckets = changed_buckets | (following & filled_buckets)
     if not buckets:
         return None
-    rows: few_rows.Rows = {}
-    if (directory := open_store(home).directory) is not None:
+    rest = buckets
+    rows: Iterable[few_rows.Rows] = ()
+    # Files of an object store are read by tasks only.
+    if (directory := open_store(home).directory) is not None and not incremental.repartitioned:
         staged = staged or staged_tables.StagedTables(spark, directory)
-        rows = _compute_in_one_task(staged, directory, incremental, (inputs, applied), buckets)
-    frame = _compute(spark, home, incremental, (inputs, applied), buckets - rows.keys())
+        few = _compute_few(staged, directory, incremental, (inputs, applied), buckets)
+        groups = _groups(incremental, inputs, buckets - few.keys())
+        rows = chain((few,), _compute_groups(staged, directory, incremental, inputs, groups))
+        rest = buckets.difference(few, *groups)
     change = table_publisher.TableChange(
-        frame=frame,
+        frame=_compute(spark, home, incremental, (inputs, applied), rest),
         rows=rows,
         applied={name: version.version for name, version in inputs.items()},
         replaced=() if incremental.repartitioned else buckets,
@@ -163,36 +169,62 @@ def _compute(
     return frame.where(frame[BUCKET].isin(sorted(buckets))) if incremental.lookback else frame
 
 
-def _compute_in_one_task(
+def _compute_few(
     staged: staged_tables.StagedTables, home: Path, incremental: IncrementalTable, inputs: Inputs, buckets: set[str]
 ) -> few_rows.Rows:
-    """Return the rows of buckets with few changed messages or few rows. Those of other buckets are missing.
-
-    Files of an object store are read by tasks only.
-    """
-    if incremental.repartitioned:
-        return {}
+    """Return the rows of buckets with few changed messages. Those of other buckets are missing."""
     versions, applied = inputs
     former = read_version(home, incremental.table)
     # The rows of an input that was removed or replaced by a backup are in all rows of their buckets.
-    is_continued = bool(applied) and former is not None and former.applied.keys() == applied.keys()
-    rows: few_rows.Rows = {}
-    if incremental.is_by_message and is_continued:
+    if not applied or former is None or former.applied.keys() != applied.keys():
+        return {}
+    if incremental.is_by_message:
         changed = few_rows.changed_messages(home, versions, applied, incremental.timed)
-        if changed:
-            computed = _compute_staged(staged, home, incremental, versions, changed)
-            rows = dict.fromkeys(changed, NO_ROWS) | few_rows.merge(home, incremental.table, changed, computed)
-    elif incremental.patch is not None and is_continued:
-        computation = patches.Computation(
-            incremental.table, incremental.inputs, incremental.compute, versions, applied, incremental.link
-        )
-        rows = incremental.patch(staged, home, computation, buckets)
-    rest = buckets - rows.keys()
-    read_buckets = _with_lookback(incremental, rest)
-    if rest and _count_rows(versions, read_buckets) <= staged_tables.MAX_ROWS:
-        computed = _compute_staged(staged, home, incremental, versions, dict.fromkeys(read_buckets))
-        rows |= {bucket: computed.get(bucket, NO_ROWS) for bucket in rest}
-    return rows
+        if not changed:
+            return {}
+        computed = _compute_staged(staged, home, incremental, versions, changed)
+        return dict.fromkeys(changed, NO_ROWS) | few_rows.merge(home, incremental.table, changed, computed)
+    if incremental.patch is None:
+        return {}
+    computation = patches.Computation(
+        incremental.table, incremental.inputs, incremental.compute, versions, applied, incremental.link
+    )
+    return incremental.patch(staged, home, computation, buckets)
+
+
+def _groups(
+    incremental: IncrementalTable, inputs: Mapping[str, TableVersion], buckets: Collection[str]
+) -> list[set[str]]:
+    """Distribute buckets to groups that one task can compute, in the order of time. Larger buckets are missing."""
+    counts: Counter[str] = Counter()
+    for version in inputs.values():
+        for file in version.files:
+            counts[file.bucket] += file.rows
+
+    def is_small(group: set[str]) -> bool:
+        return sum(counts[bucket] for bucket in _with_lookback(incremental, group)) <= staged_tables.MAX_ROWS
+
+    groups: list[set[str]] = []
+    for bucket in sorted(buckets):
+        if groups and is_small({*groups[-1], bucket}):
+            groups[-1].add(bucket)
+        elif is_small({bucket}):
+            groups.append({bucket})
+    return groups
+
+
+def _compute_groups(
+    staged: staged_tables.StagedTables,
+    home: Path,
+    incremental: IncrementalTable,
+    inputs: Mapping[str, TableVersion],
+    groups: Iterable[set[str]],
+) -> Iterator[few_rows.Rows]:
+    """Yield the rows of each group of buckets, computed in one task."""
+    for group in groups:
+        read_buckets = _with_lookback(incremental, group)
+        computed = _compute_staged(staged, home, incremental, inputs, dict.fromkeys(read_buckets))
+        yield {bucket: rows for bucket, rows in computed.items() if bucket in group}
 
 
 def _with_lookback(incremental: IncrementalTable, buckets: set[str]) -> set[str]:

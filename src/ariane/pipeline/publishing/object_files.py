@@ -7,7 +7,7 @@ Here each task puts its files under names that are used once; they belong to the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,10 +40,12 @@ class ObjectFiles:
         read = partial(_read_partition, self.store, _environment(), _plain(table))
         return listed.mapInArrow(read, f"{table.ddl}, {BUCKET} STRING")
 
-    def write(self, target: Target, frame: DataFrame | None, rows: Rows) -> list[DataFile]:
+    def write(self, target: Target, frame: DataFrame | None, rows: Iterable[Rows]) -> list[DataFile]:
         table = target.table
         order = [(name, "ascending") for name in table.sort_columns]
-        parts = ((bucket, part.sort_by(order)) for bucket, part in rows.items() if part.num_rows)
+        parts = (
+            (bucket, part.sort_by(order)) for by_bucket in rows for bucket, part in by_bucket.items() if part.num_rows
+        )
         written = [_write_file(self.store, target, bucket, part) for bucket, part in parts]
         if frame is not None:
             sorted_rows = frame.select(*table.column_names, BUCKET).repartition(BUCKET)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import fcntl
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,7 +126,7 @@ def append_batch(
             )
         applied = {**(former.applied if former else {}), query: batch}
         change = (
-            TableChange(rows=rows, applied=applied)
+            TableChange(rows=(rows,), applied=applied)
             if isinstance(rows, dict)
             else TableChange(frame=rows, applied=applied)
         )
@@ -153,8 +153,8 @@ class TableChange:
 
     frame: DataFrame | None = None
     """Rows with the table's columns and `bucket`."""
-    rows: few_rows.Rows = field(default_factory=dict)
-    """Further rows, of other buckets than those of `frame`."""
+    rows: Iterable[few_rows.Rows] = ()
+    """Further rows, of other buckets than those of `frame`; iterators compute a part after the former one is written."""
     applied: Mapping[str, int]
     """Progress of the inputs, see `TableVersion.applied`."""
     replaced: Collection[str] = ()
