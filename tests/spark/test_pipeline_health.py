@@ -44,7 +44,7 @@ def messages(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     from pyspark.sql import functions as F
 
     frame = spark.createDataFrame(list(rows), MESSAGES.ddl)
-    return frame.withColumn("bucket", bucket_columns.bucket_of_message(F.col("message_id"), F.col("store_timestamp")))
+    return bucket_columns.add_message_bucket(frame, F.col("message_id"), F.col("store_timestamp"))
 
 
 given = trace_cases.Cases()

@@ -572,7 +572,6 @@ def test_spark_and_python_compute_the_same_buckets(spark: SparkSession) -> None:
     nears = [frames.T0_MS + days * 86_400_000 for days in (0, 16, 17, 30, 45, 107)]
     cases = [(message_id, near) for message_id in ids for near in nears]
     frame = spark.createDataFrame(cases, "message_id STRING, near BIGINT")
-    bucket = bucket_columns.bucket_of_message(F.col("message_id"), F.timestamp_millis("near"))
-    result = frame.select("message_id", "near", bucket.alias("bucket")).collect()
+    result = bucket_columns.add_message_bucket(frame, F.col("message_id"), F.timestamp_millis("near")).collect()
     expected = {(message_id, near): time_buckets.bucket_of_id(message_id, near) for message_id, near in cases}
     assert {(row["message_id"], row["near"]): row["bucket"] for row in result} == expected

@@ -94,7 +94,7 @@ def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str
 
 def stored_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     frame = spark.createDataFrame([{name: row[name] for name in MESSAGES.column_names} for row in rows], MESSAGES.ddl)
-    return frame.withColumn("bucket", bucket_columns.bucket_of_message(F.col("message_id"), F.col("store_timestamp")))
+    return bucket_columns.add_message_bucket(frame, F.col("message_id"), F.col("store_timestamp"))
 
 
 def solid(spark: SparkSession, frame: DataFrame) -> DataFrame:

@@ -75,12 +75,15 @@ def decode_records(batch: DataFrame) -> DataFrame:
         (F.col("topic") == TIMER_TOPIC) & (F.col("queue_id") == CANCELS), F.array(properties[TIMER_CANCELS])
     )
     named = batch.withColumn("message_id", F.coalesce(_cancelled_key(), "message_id"))
-    return named.select(
+    of_message = bucket_columns.add_message_bucket(named, F.col("message_id"), _id_reference())
+    has_key = properties[UNIQ_KEY].isNotNull() | _cancelled_key().isNotNull()
+    of_time = bucket_columns.bucket_of_time(F.col("store_timestamp"))
+    return of_message.select(
         *(
             (F.col(name) if name in batch.columns else F.lit(None)).cast(kind).alias(name)
             for name, kind, *_ in MESSAGES.columns
         ),
-        _record_bucket().alias("bucket"),
+        F.when(has_key, F.col("bucket")).otherwise(of_time).alias("bucket"),
         F.transform(F.coalesce(ends, cancels), lambda text: F.trim(text).try_cast("bigint")).alias("means"),
     )
 
@@ -135,13 +138,11 @@ def _cancelled_key() -> Column:
     return F.when(is_cancel, F.col("properties")[TIMER_DEL_UNIQKEY])
 
 
-def _record_bucket() -> Column:
+def _id_reference() -> Column:
+    """Return the time from which the month of a record's id follows."""
     properties, stored, born = F.col("properties"), F.col("store_timestamp"), F.col("born_timestamp")
     is_delayed = F.coalesce(properties[DELAY], F.lit("0")) != "0"
     for name in DELAYS:
         is_delayed |= properties[name].isNotNull()
     is_long = F.unix_millis(stored) - F.unix_millis(born) > LONG_MS
-    reference = F.when(is_delayed & is_long, born).otherwise(stored)
-    of_message = bucket_columns.bucket_of_message(F.col("message_id"), reference)
-    has_key = properties[UNIQ_KEY].isNotNull() | _cancelled_key().isNotNull()
-    return F.when(has_key, of_message).otherwise(bucket_columns.bucket_of_time(stored))
+    return F.when(is_delayed & is_long, born).otherwise(stored)

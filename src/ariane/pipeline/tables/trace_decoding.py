@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from ariane.model import clock_offset
 from ariane.model.message import UNIQ_KEY
-from ariane.pipeline.tables import bucket_columns
+from ariane.pipeline.tables.bucket_columns import bucket_of_message, bucket_of_time, compute_once, counted_ms, id_months
 from ariane.protocol.trace_codec import FIELD_END, RECORD_END
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
 
@@ -66,12 +66,17 @@ def records(messages: DataFrame) -> DataFrame:
 
     Columns: the fields `f`, `type`, the number of fields `n`, `reason` (null: valid), and those of `messages` named below.
     """
-    text = F.make_valid_utf8(F.col("body").cast("string"))
-    # Below the generator, so that it is computed once per message.
-    carried = messages.select("*", _clock_offsets().alias("clock_offsets"), _client_process().alias("client_process"))
+    # Below the generator of records, so that it is computed once per message.
+    carried = compute_once(
+        messages,
+        text=F.make_valid_utf8(F.col("body").cast("string")),
+        clock_offsets=_clock_offsets(),
+        client_process=_client_process(),
+        id_months=id_months(F.col("store_timestamp")),
+    )
     with_common = carried.withColumn("common_clock", _common_clock())
     split = with_common.select(
-        F.posexplode(F.split(_taken_apart(text), RECORD_END)).alias("record_index", "record"),
+        F.posexplode(F.split(_taken_apart(F.col("text")), RECORD_END)).alias("record_index", "record"),
         F.col("broker").alias("trace_broker"),
         F.col("queue_id").alias("trace_queue_id"),
         F.col("queue_offset").alias("trace_queue_offset"),
@@ -80,25 +85,17 @@ def records(messages: DataFrame) -> DataFrame:
         "client_process",
         "clock_offsets",
         "common_clock",
+        "id_months",
     ).where("record != ''")
-    fields = _once(split, f=F.split("record", FIELD_END))
-    typed = _once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
-    with_numbers = _once(
+    fields = compute_once(split, f=F.split("record", FIELD_END))
+    typed = compute_once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
+    with_numbers = compute_once(
         typed,
         message_id=_text(TEXTS["message_id"]),
         clock=_clock(),
         **{name: _number(*spec) for name, spec in NUMBERS.items()},
     )
-    return _once(with_numbers, reason=_reason())
-
-
-def _once(frame: DataFrame, **columns: Column) -> DataFrame:
-    """Add columns that are computed once per row.
-
-    Spark inlines a plain column into every expression that uses it, and the fields of a record are used about sixty times. The
-    output of a generator is not inlined.
-    """
-    return frame.select("*", F.inline(F.array(F.struct(*(column.alias(name) for name, column in columns.items())))))
+    return compute_once(with_numbers, reason=_reason())
 
 
 def decode_records(messages: DataFrame) -> DataFrame:
@@ -115,6 +112,7 @@ def decode_records(messages: DataFrame) -> DataFrame:
         ),
         "reason",
         F.when(~is_valid, F.col("record")).alias("record"),
+        "id_months",
     )
     # The record of a batch has the ids of its messages separated by commas, and the offset ids in the same order.
     ids = F.when(is_valid, F.split("message_id", ",")).otherwise(F.array(F.lit(None)))
@@ -127,11 +125,10 @@ def decode_records(messages: DataFrame) -> DataFrame:
             "offset_message_id": F.when(as_many, F.get(offset_ids, F.col("at"))).otherwise(F.col("offset_message_id")),
         }
     )
-    stored_at = F.col("trace_stored_at")
-    bucket = F.when(is_valid, bucket_columns.bucket_of_message(F.col("message_id"), stored_at)).otherwise(
-        bucket_columns.bucket_of_time(stored_at)
-    )
-    return per_message.select(*TRACE_EVENTS.column_names, "reason", "record", bucket.alias("bucket"))
+    counted = compute_once(per_message, counted_ms=counted_ms(F.col("message_id")))
+    of_message = bucket_of_message(F.col("message_id"), F.col("counted_ms"), F.col("id_months"))
+    bucket = F.when(is_valid, of_message).otherwise(bucket_of_time(F.col("trace_stored_at")))
+    return counted.select(*TRACE_EVENTS.column_names, "reason", "record", bucket.alias("bucket"))
 
 
 def trace_events(rows: DataFrame) -> DataFrame:
@@ -224,7 +221,7 @@ def _reason() -> Column:
         if name != "event_ms"
     )
     no_time = ~F.coalesce(F.col("event_ms").between(0, TIME_MAX_MS), F.lit(False))
-    no_id = F.coalesce(F.trim(F.translate("message_id", ",", "")), F.lit("")) == ""
+    no_id = F.coalesce(F.trim("message_id", F.lit(", ")), F.lit("")) == ""
     return (
         F.when(minimum.isNull(), F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX)))
         .when(F.col("n") < minimum, F.concat(kind, F.lit(" with "), F.col("n"), F.lit(" fields is too short")))
