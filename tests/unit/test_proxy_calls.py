@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra grpc is not installed")
 
+from ariane.broker.lifecycle.grpc_port import master_host
 from ariane.errors import ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
@@ -22,6 +24,7 @@ from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.callbacks import ConsumeDirectly, ResetOffset, RunningInfoRequest, reset_body
 from ariane.protocol.requests.messaging import CheckTransactionState, SendMessageResponse
 from ariane.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessage, PopMessageResponse
+from ariane.protocol.requests.routing import RegisterBrokerResponse
 from ariane.proxy import api
 from ariane.proxy.calls.call import Call
 from ariane.proxy.calls.receive_calls import ReceiveCalls
@@ -153,6 +156,18 @@ def test_the_route_of_a_slave_is_that_of_its_master() -> None:
     reply = asyncio.run(routes.query_route(api.QueryRouteRequest(topic=TOPIC, endpoints=reached), call()))
     broker = reply.message_queues[0].broker
     assert (broker.id, broker.endpoints.addresses[0].host, broker.endpoints.addresses[0].port) == (0, "192.0.2.6", 8081)
+
+
+@pytest.mark.parametrize(
+    ("is_slave", "addr", "expected"),
+    [(True, "192.0.2.6:10911", "192.0.2.6"), (True, None, ""), (False, "192.0.2.6:10911", "")],
+)
+def test_a_slave_alone_leads_clients_to_its_master(is_slave: bool, addr: str | None, expected: str) -> None:
+    services = SimpleNamespace(
+        settings=SimpleNamespace(current=SimpleNamespace(is_slave=is_slave)),
+        registration=SimpleNamespace(master=RegisterBrokerResponse(master_addr=addr)),
+    )
+    assert master_host(services) == expected  # type: ignore[arg-type]
 
 
 # --- sends ---

@@ -98,7 +98,7 @@ def create_proxy(services: PortServices, handlers: Mapping[int, Handler], acks: 
         topics=state.topics,
         groups=state.groups,
         limits=services.server.limits,
-        master_host=lambda: _master_host(services),
+        master_host=lambda: master_host(services),
         # With access control, each call is signed, and served by itself.
         sends=services.server.turns.get(RequestCode.SEND_MESSAGE_V2) if services.access is None else None,
         acks=acks if services.access is None and not config.is_slave else None,
@@ -135,7 +135,7 @@ def _secret_key(services: PortServices, access_key: str) -> str | None:
     return None if account is None else account.secret_key
 
 
-def _master_host(services: PortServices) -> str:
+def master_host(services: PortServices) -> str:
     """Return the host of a slave's master; empty at a master, and while no name server lists one."""
     addr = services.registration.master.master_addr if services.settings.current.is_slave else None
     return host.parse(addr)[0] if addr else ""
