@@ -17,6 +17,7 @@ from ariane.errors import StoreError
 from ariane.failover.coordination import RecordSnapshot
 from ariane.failover.member_state import MemberRole
 from ariane.store.disk.files import Usage
+from ariane.store.log.checkpoint import read_checkpoint
 from ariane.store.log.epochs import Epoch, open_epochs
 from ariane.store.message_store import RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
@@ -159,7 +160,9 @@ def test_what_a_failed_flush_dropped_is_copied_again_before_the_member_counts(mo
 
             end = put_three()
             await until(lambda: services.feed.acknowledged_offset >= end)
-            await brokers["b"].broker._flusher.flush_derived()  # a checkpoint: what is below it is proven
+            while not read_checkpoint(disks["b"], "/store/checkpoint").safe_offset:  # what is below it is proven
+                await asyncio.sleep(0.01)
+                await brokers["b"].broker._flusher.flush_derived()
             disks["b"].fail = fail
             end = put_three()
             await until(lambda: bool(failed) and brokers["b"].agent.state.me != former)

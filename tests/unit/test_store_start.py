@@ -10,6 +10,7 @@ import pytest
 from ariane.broker.config import broker_config
 from ariane.errors import ConfigError, RecordsLost, StoreCorrupt, StoreError, StoreLocked
 from ariane.model.topic import TopicDeletion
+from ariane.protocol.records.queue_entry import ENTRY_SIZE
 from ariane.store.log import checkpoint as checkpoints
 from ariane.store.log.deletions import Deletions
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
@@ -302,6 +303,34 @@ def test_an_interrupted_rebuild_restarts(fault: str, monkeypatch: pytest.MonkeyP
             continue
         break
     assert point > 20
+
+
+@pytest.mark.parametrize("lost", [1, 5, 20])
+@pytest.mark.parametrize("last", [43, 46])  # number of messages, 41 of them below the checkpoint
+def test_queues_that_lost_flushed_entries_are_rebuilt(lost: int, last: int) -> None:
+    """A file system that failed lacks entries that the checkpoint counts: other records must not get their numbers."""
+    disk = FakeDisk()
+    store = opened(disk)
+    for number in range(last):
+        store.put(RecordDraft(topic="T", queue_id=number % 2, body=b"%090d" % number, born_ms=1, born_host=bytes(8)))
+        if number == 40:
+            store.dispatch_pending()
+            store.flush()
+            store.write_checkpoint()
+    store.dispatch_pending()
+    disk = disk.after_kill()
+    first = 21 - lost  # of 21 entries in queue 0
+    for path in paths(disk, "/consumequeue/T/0/"):
+        base = int(path.rpartition("/")[2]) // ENTRY_SIZE
+        handle = disk.open(path)
+        for entry in range(max(first, base), base + QUEUE_FILE // ENTRY_SIZE):
+            disk.pwrite(handle, bytes(ENTRY_SIZE), (entry - base) * ENTRY_SIZE)
+        disk.close(handle)
+    with pytest.raises(RecordsLost, match="entries of the queues"):
+        opened(disk, repairs_loss=False)  # a member of a set: another incarnation begins first
+    store = opened(disk)
+    assert bodies(store) == list(range(last))
+    assert store.max_offset("T", 0) == (last + 1) // 2
 
 
 def test_queues_written_with_another_file_size_are_not_modified() -> None:

@@ -44,7 +44,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     accept_empty_log: bool = False
     """Start although the commit log, or its end, is missing. Its messages are lost."""
     repairs_loss: bool = True
-    """Repair a log from which complete records are missing. False: raise `RecordsLost` and leave it as it is."""
+    """Repair a store from which complete records or their entries are missing. False: raise `RecordsLost`."""
     commit_log_size: int = 1 << 30
     """Bytes of a commit log file (mappedFileSizeCommitLog). Cannot be changed once files exist."""
     consume_queue_size: int = 6_000_000

@@ -54,6 +54,7 @@ class DispatchResult(NamedTuple):
 
     rejected: list[RejectedRecord]
     lost_entries: list[str]  # a line for each range of entries without a record
+    has_jump: bool  # a queue ends before the number of its next record
 
 
 class PendingEntry(NamedTuple):
@@ -175,7 +176,8 @@ def dispatch_runs(
     for run in runs:
         dispatcher.take(run)
     dispatcher.end(sum(corrupt.size for corrupt in corrupt_ranges))
-    return DispatchResult(sorted(dispatcher.refused, key=lambda rejected: rejected.record.offset), dispatcher.notes)
+    rejected = sorted(dispatcher.refused, key=lambda rejected: rejected.record.offset)
+    return DispatchResult(rejected, dispatcher.notes, dispatcher.has_jump)
 
 
 class _Dispatcher:
@@ -194,6 +196,7 @@ class _Dispatcher:
         self._count = 0
         self.refused: list[RejectedRecord] = []  # records whose number cannot follow the queue's, with the reason
         self.notes: list[str] = []  # a line for each range of numbers without records
+        self.has_jump = False  # a record's number was higher than expected
 
     def take(self, run: ScannedRun) -> None:
         """Dispatch the next records of the log."""
@@ -249,6 +252,7 @@ class _Dispatcher:
         self._write_all()
 
     def _out_of_order(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+        self.has_jump |= record.queue_offset > queue.next_offset and bool(queue.segments.bases)
         deferred = self._deferred.pop(queue, None)
         if deferred is not None:
             expected = queue.next_offset

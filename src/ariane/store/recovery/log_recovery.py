@@ -246,6 +246,19 @@ def _prepare_rebuild(loaded: LoadedStore, read_from: int, notes: list[str], *, i
     return rebuilds_all
 
 
+def require_rebuild(loaded: LoadedStore, config: StoreConfig) -> None:
+    """Make the next recovery rebuild all queues: some lack entries of records that are in the log.
+
+    Raises:
+        RecordsLost: the store must not be repaired by this start.
+    """
+    loss = f"entries of the queues in {config.root}/consumequeue are missing"
+    logger.warning("Flushed %s: rebuilding all of them from the commit log", loss)
+    loaded.checkpoint.lower(loaded.checkpoint.latest._replace(logics_ms=0, queue_files=REBUILDING))
+    if not config.repairs_loss:
+        raise RecordsLost(loss)
+
+
 def _restarts(*, is_java: bool, is_slave: bool) -> NumberingRestarts:
     if is_java:
         return NumberingRestarts.LIKELY

@@ -62,7 +62,7 @@ def recover_store(
 
     Raises:
         StoreError: files of the log are missing.
-        RecordsLost: complete records are missing, and `config` does not allow to repair the log.
+        RecordsLost: complete records or their entries are missing, and `config` does not allow to repair the store.
         StoreCorrupt: a file cannot be used as it is.
         ConfigError: the files were written with other sizes.
     """
@@ -74,6 +74,10 @@ def recover_store(
     remove_deleted_queues(loaded.queues, deletions)
     recovering = recovery.LogRecovery(loaded, config, plan)
     dispatched, delivered = rebuild_queues(recovering, loaded.queues, delays_ms=config.delays_ms, deletions=deletions)
+    if dispatched.has_jump and not plan.is_rebuild and not recovering.corrupt_ranges:
+        # A file system that failed lacks entries below the checkpoint. Other records would get their numbers.
+        recovery.require_rebuild(loaded, config)
+        return recover_store(config, files, now_ms, delay_positions, deletions)
     report = recovering.finish()
     withdrawn = withdraw_rejected(files, loaded.log, dispatched.rejected, plan)
     log = CommitLog(files, loaded.log, report.end, recovery.clamp_last_timestamp(report.last_ms, now_ms()))
