@@ -26,6 +26,7 @@ STARTS = (
     "/topics/" + quote(hostile_texts.TOPIC, safe=""),
     "/topics/%25RETRY%25accounts/queues",
     "/groups/billing",
+    "/groups/billing/in-flight",  # its link needs messages in flight
     "/groups/" + quote(hostile_texts.GROUP, safe=""),
     "/messages?q=ORDER-6&topic=orders",
     "/messages?q=" + quote(hostile_texts.IMAGE_WITHOUT_SPACES, safe=""),
