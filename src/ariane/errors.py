@@ -5,7 +5,7 @@ ArianeError
 │   └── HeaderError      a request header lacks a field, or a field has the wrong type; names the field
 ├── StoreError           the disk or the store directory failed
 │   ├── StoreCorrupt     bytes on disk violate the format (path, offset)
-│   ├── RecordsLost      complete records of the log are missing; nothing was repaired
+│   ├── RecordsLost      complete records of the log, or their entries in queues, are missing; nothing was repaired
 │   ├── StoreFull        the disk is full; writes are rejected until space is free
 │   ├── FlushFailed      an fsync failed; the store accepts no more writes (path)
 │   └── StoreLocked      another process has this directory open
@@ -64,7 +64,10 @@ class StoreCorrupt(StoreError):
 
 
 class RecordsLost(StoreError):
-    """Complete records of the log are missing. Nothing was repaired, so that the next start finds the same."""
+    """Complete records of the log, or their entries in queues, are missing. Nothing was repaired.
+
+    The next start finds the same records missing. It rebuilds all queues if entries are.
+    """
 
 
 class StoreFull(StoreError):

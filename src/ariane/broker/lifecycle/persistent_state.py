@@ -178,10 +178,8 @@ class PersistentState:
         Raises:
             StoreError: they cannot be stored; the caller must not make the changes.
         """
-        if any(
-            isinstance(change, TopicDeleted) for change in changes
-        ):  # the caller removes the queues of the topic next
-            self._check_removed()
+        if any(isinstance(change, TopicDeleted) for change in changes):
+            self._check_removed()  # the caller removes the queues of the topic next
         self.change_log.append(*changes)
         for change in changes:
             self._unsaved.update(DOCUMENTS[type(change)])

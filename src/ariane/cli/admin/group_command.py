@@ -27,7 +27,7 @@ app = create_app("Manage consumer groups, and print their lag and clients.")
 
 INCONSISTENT = 1  # exit status
 IN_FLIGHT = 20
-IN_FLIGHT_MAX = 1_000  # of a broker's list
+IN_FLIGHT_MAX = 1_000  # as `protocol.requests.pop`, whose import takes longer than the help of a command
 UNKNOWN = "?"
 
 GroupArgument = Annotated[

@@ -86,7 +86,7 @@ class UserOperations(ClusterConnection):
         """Copy users from one server to another. Return the names of those that were copied.
 
         Args:
-            names: Names of users; those that the source does not have are omitted. None: all.
+            names: Names of users; those that the source does not have are omitted. Empty: all.
             source: Servers of Ariane return no passwords: the target keeps that of its user.
             target: Gets the type and status of each user, and the password of a Java source.
 
@@ -118,7 +118,7 @@ class UserOperations(ClusterConnection):
         """Copy the policies of subjects from one server to another. Return the subjects that were copied.
 
         Args:
-            subjects: Subjects; those that the source does not have are omitted. None: all.
+            subjects: Subjects; those that the source does not have are omitted. Empty: all.
             source: Server that has them.
             target: Server whose entries of the same resources are replaced. It needs the users.
 

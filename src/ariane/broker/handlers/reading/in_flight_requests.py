@@ -23,6 +23,7 @@ from ariane.protocol.requests.pop import IN_FLIGHT_MAX, InFlightMessage, InFligh
 from ariane.store.message_store import MessageStore
 
 SLICE = 50  # messages read without a pause: about 2 ms
+SLICE_BYTES = 1 << 20  # of their records, which a client may fill with bodies of megabytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +47,14 @@ class InFlightHandler:
     async def _list(self, request: ListInFlight) -> Reply:
         queues = sorted(self.table.keys_of(request.consumer_group, request.topic or None))
         total = sum(len(queue.taken) for key in queues if (queue := self.table.get(key)) is not None)
-        messages = []
+        messages: list[InFlightMessage] = []
+        count = size = 0  # read since the last pause
         for key, offset, message in list(islice(self._in_turn(queues), request.limit)):
-            messages.append(self._describe(key, offset, message))
-            if len(messages) % SLICE == 0:
+            data = self.store.read_queue_record(key.topic, key.queue_id, offset)
+            messages.append(self._describe(key, offset, message, data))
+            count, size = count + 1, size + len(data or b"")
+            if count == SLICE or size >= SLICE_BYTES:
+                count = size = 0
                 await asyncio.sleep(0)
         messages.sort(key=lambda message: (message.topic, message.queue_id, message.offset))
         return Reply(body=fastjson.write(InFlightMessages(total, tuple(messages))))
@@ -65,8 +70,7 @@ class InFlightHandler:
                     remaining.append((key, messages))
             queues = remaining
 
-    def _describe(self, key: QueueKey, offset: int, message: TakenMessage) -> InFlightMessage:
-        data = self.store.read_queue_record(key.topic, key.queue_id, offset)
+    def _describe(self, key: QueueKey, offset: int, message: TakenMessage, data: bytes | None) -> InFlightMessage:
         client = self.clients.get(key, message.taken_ms)
         group = self.members.consumers.get(key.group)
         member = None if client is None or group is None else group.members.get(client.id)
