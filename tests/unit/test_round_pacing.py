@@ -1,4 +1,4 @@
-"""Pace of the pipeline's rounds: the time between two of them doubles, and sources notice each change once."""
+"""Pace of the pipeline: the time between rounds doubles, sources notice each change once, micro-batches are sized by their time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ariane.pipeline.round_pacing import RoundGate, RoundPacer, await_round, max_wait_s, round_file
+from ariane.pipeline.round_pacing import (
+    FIRST_LIMITS,
+    MIN_LIMITS,
+    BatchSizer,
+    RoundGate,
+    RoundPacer,
+    await_round,
+    max_wait_s,
+    round_file,
+)
 
 
 class Clock:
@@ -96,3 +105,31 @@ def test_a_round_begins(rest_s: float, appended_s: float, expected_s: float) -> 
 def test_no_round_begins_after_a_stop() -> None:
     clock = Clock()
     assert not await_round(FakeStop(clock, 1), 0, 2, lambda: False, clock)
+
+
+def shares(seconds: list[float], *, is_limited: bool = True) -> list[float]:
+    """Return the shares of micro-batches that took so many seconds, and that of the next one."""
+    clock = Clock()
+    sizer = BatchSizer(clock)
+    result = [sizer.share()]
+    for duration_s in seconds:
+        sizer.record_plan(is_limited=is_limited)
+        clock.now_s += duration_s
+        result.append(sizer.share())
+    return result
+
+
+def test_micro_batches_of_a_backlog_take_twenty_seconds() -> None:
+    assert shares([40, 10, 20]) == pytest.approx([FIRST_LIMITS, FIRST_LIMITS / 2, FIRST_LIMITS, FIRST_LIMITS])
+
+
+def test_they_become_at_most_four_times_larger_and_never_exceed_the_limits() -> None:
+    assert shares([0.1, 0.1, 0.1]) == pytest.approx([FIRST_LIMITS, FIRST_LIMITS * 4, 1, 1])
+
+
+def test_a_slow_source_reads_at_least_a_small_share() -> None:
+    assert shares([600, 600]) == pytest.approx([FIRST_LIMITS, MIN_LIMITS, MIN_LIMITS])
+
+
+def test_the_time_without_a_backlog_is_no_measure() -> None:
+    assert shares([600, 0.1], is_limited=False) == [FIRST_LIMITS] * 3

@@ -259,6 +259,26 @@ def test_the_default_read_limit_follows_the_options() -> None:
     assert reader(minOffsetsPerTrigger="3", maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
 
 
+def test_a_policy_scales_the_limits_and_learns_of_the_rest(servers: Servers) -> None:
+    plans: list[bool] = []
+
+    class Half:
+        def share(self) -> float:
+            return 0.5
+
+        def record_plan(self, *, is_limited: bool) -> None:
+            plans.append(is_limited)
+
+    item = reader(maxOffsetsPerTrigger="40")
+    item.limit_policy = Half()
+    first = next_batch(item, item.initialOffset())
+    assert offset_ranges.end_positions(first) == {A: 5, B: 15}
+    after = next_batch(item, first)
+    assert offset_ranges.end_positions(after) == {A: 10, B: 30}
+    assert next_batch(item, after) is after
+    assert plans == [True, False, False]
+
+
 def test_a_finished_batch_is_committed_when_the_next_is_planned(servers: Servers) -> None:
     item = reader(commitOffsets="true", groupId="own", maxOffsetsPerTrigger="8")
     start = item.initialOffset()

@@ -19,7 +19,7 @@ log = logging.getLogger("ariane.pipeline")
 
 
 def has_backlog(job: PipelineJob, options: Mapping[str, str], home: Home) -> bool:
-    """Return whether a source of the job has more to read than its first micro-batch takes.
+    """Return whether a source of the job has more to read than a whole micro-batch takes.
 
     A server that does not respond means no: the queries wait for it and report it.
 

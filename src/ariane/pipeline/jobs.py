@@ -50,7 +50,7 @@ class TopicSource(NamedTuple):
     """Columns to read."""
     append_tables: tuple[AppendTable, ...]
     limits: Mapping[str, str] = {}
-    """Options that limit a micro-batch, so that a backlog is committed at least every 30 s (docs/performance.md)."""
+    """Options that limit a micro-batch of a backlog. Most of them read less (`round_pacing.BatchSizer`)."""
     prepare: Callable[[DataFrame], DataFrame] = lambda batch: batch
     """Shared preparation of a micro-batch for all tables. The result is cached until all of them have it."""
 
@@ -81,7 +81,7 @@ TRACES = TopicSource(
         AppendTable(t.TRACE_REJECTS, trace_decoding.trace_rejects),
     ),
     # By size: a trace message has one record or many.
-    limits={"maxBytesPerTrigger": "32m"},
+    limits={"maxBytesPerTrigger": "64m"},
     prepare=trace_decoding.decode_records,
 )
 SAMPLES = TopicSource(

@@ -1,4 +1,4 @@
-"""Slows rounds down while few messages arrive: a round costs many CPU-seconds, however few rows it adds.
+"""Paces rounds and micro-batches: a round costs many CPU-seconds, however few rows it adds, and a backlog is committed in parts.
 
 runner ─ RoundPacer.advance ─→ HOME/status/.round, a number ─→ RoundGate, in the process that plans the micro-batches of a source
 
@@ -19,6 +19,9 @@ MAX_INTERVALS = 40
 MAX_SHARE = 0.1  # of the time for rounds of few messages
 POLL_S = 0.2  # between checks for appended rows
 MAX_WAIT_S = 400.0  # `ariane.reports.tables.pipeline_status.PENDING_MS` is longer
+BATCH_S = 20.0  # rounds compete with the sources for the cores, and a backlog shall be committed every 30 s
+FIRST_LIMITS, MIN_LIMITS = 1 / 8, 1 / 64  # shares of a source's limits
+MAX_GROWTH = 4.0  # from a micro-batch to the next one: the first ones are slow
 
 
 def round_file(home: Path) -> Path:
@@ -97,3 +100,27 @@ class RoundGate:
         number = self._path.read_text() if self._path.exists() else None
         has_advanced, self._seen = number != self._seen, number
         return has_advanced
+
+
+class BatchSizer:
+    """Adapts the share of its limits that a source reads at once, so that a micro-batch of a backlog takes about BATCH_S.
+
+    The first one is small, because the JVM has compiled nothing yet. A query that is restarted begins with a small one again.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._share = FIRST_LIMITS
+        self._limited_s: float | None = None  # time when the last micro-batch was planned; None: it was not limited
+
+    def share(self) -> float:
+        """Return the share of the limits for a micro-batch that begins now."""
+        if self._limited_s is not None:
+            # Spark plans a micro-batch of a backlog as soon as the previous one has ended.
+            seconds = max(self._monotonic() - self._limited_s, BATCH_S / MAX_GROWTH)
+            self._share = min(1.0, max(MIN_LIMITS, self._share * BATCH_S / seconds))
+        return self._share
+
+    def record_plan(self, *, is_limited: bool) -> None:
+        """Record that a micro-batch begins, and whether more messages are pending than it reads."""
+        self._limited_s = self._monotonic() if is_limited else None

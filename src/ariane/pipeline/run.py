@@ -165,7 +165,7 @@ def read_stream(
 ) -> DataFrame:
     """Return the messages of a source as a streaming DataFrame that starts at the earliest offsets.
 
-    With `rounds` it also reads when the number in this file changes (`round_pacing`).
+    With `rounds` it also reads when the number in this file changes (`round_pacing`), and sizes its micro-batches.
     """
     from ariane.spark import RocketMQSource
     from ariane.spark.read.micro_batches import StreamReader
@@ -185,6 +185,7 @@ def read_stream(
             reader = super().streamReader(schema)
             if rounds is not None and isinstance(reader, StreamReader):
                 reader.is_due = round_pacing.RoundGate(rounds).has_advanced
+                reader.limit_policy = round_pacing.BatchSizer()
             return reader
 
     spark.dataSource.register(NamedSource)

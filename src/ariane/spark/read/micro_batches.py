@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -44,6 +44,28 @@ log = logging.getLogger("ariane.spark")
 UNREGISTERED = "not registered with any name server"
 
 
+class LimitPolicy(Protocol):
+    """Sizes the micro-batches of a query within its limits."""
+
+    def share(self) -> float:
+        """Return the share of the limits that the next micro-batch may read."""
+        ...
+
+    def record_plan(self, *, is_limited: bool) -> None:
+        """Record that a micro-batch begins, and whether more messages are pending than it reads."""
+        ...
+
+
+class WholeLimits:
+    """Lets each micro-batch read as much as the limits allow."""
+
+    def share(self) -> float:
+        return 1.0
+
+    def record_plan(self, *, is_limited: bool) -> None:
+        pass
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads the micro-batches of one query."""
 
@@ -70,6 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # When the last batch was planned, for maxTriggerDelay; the first one never waits.
         self._planned_s = float("-inf")
         self.is_due: Callable[[], bool] = _never  # plans a batch although minOffsetsPerTrigger is not reached
+        self.limit_policy: LimitPolicy = WholeLimits()
 
     @hide_traceback
     def initialOffset(self) -> dict[str, Any]:
@@ -103,7 +126,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._should_wait(offset_ranges.pending_counts(start, first, last), limit):
             return start
         self._planned_s = self._monotonic()
-        return offset_ranges.next_offset(start, first, last, self._limits(start, first, last, limit))
+        offset = offset_ranges.next_offset(start, first, last, self._limits(start, first, last, limit))
+        self.limit_policy.record_plan(is_limited=bool(offset_ranges.pending_counts(offset, first, last)))
+        return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one of the configured limits. Spark passes a single limit back; `_limits` then applies all options."""
@@ -205,13 +230,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limits(self, start: dict[str, Any], first: Positions, last: Positions, limit: ReadLimit) -> ReadLimits:
         if isinstance(limit, ReadAllAvailable):
             return ReadLimits()
-        options = self._options
-        if options.max_bytes_per_trigger is None:
-            return ReadLimits(options.max_offsets_per_trigger)
+        options, share = self._options, self.limit_policy.share()
+        max_entries, max_bytes = (
+            None if maximum is None else max(1, int(maximum * share))
+            for maximum in (options.max_offsets_per_trigger, options.max_bytes_per_trigger)
+        )
+        if max_bytes is None:
+            return ReadLimits(max_entries)
         begin = {**first, **offset_ranges.end_positions(start)}
         starts = {queue: begin[queue] for queue in offset_ranges.pending_counts(start, first, last)}
         sizes = queue_ends.estimate_entry_sizes(pull_client.shared_cluster(options), starts) if starts else {}
-        return ReadLimits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, sizes)
+        return ReadLimits(max_entries, max_bytes, sizes)
 
     def _commit(self, positions: Positions) -> None:
         """Commit the query's positions to its group. A failure is retried with the next batch and never fails the query."""
