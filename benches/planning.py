@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ariane.cluster.admin import Admin
-from ariane.spark.read import micro_batches, offset_ranges, pull_client, queue_bounds
+from ariane.spark.read import offset_ranges, planning, pull_client, queue_bounds
 from ariane.spark.read.source_options import parse
 from ariane.testing import AsyncLocalCluster
 
@@ -51,7 +51,7 @@ def main() -> None:
             start = offset_ranges.initial_offset(found.first)
             more = {queue: last + 1 for queue, last in found.end.items()}
             end = offset_ranges.next_offset(start, found.first, more)
-            parts = micro_batches.split_for_tasks(offset_ranges.batch_ranges(end), options)
+            parts = planning.split_for_tasks(offset_ranges.batch_ranges(end), options)
             wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
             print(
                 f"round {number}: {len(chosen)} topics, {len(parts)} queues: {wall_s:.2f} s "

@@ -95,7 +95,9 @@ def main(namesrv: str, store: str, copy_topic: str, directory: str) -> None:
     from ariane.pipeline.spark_session import get_or_create_session
     from ariane.spark import RocketMQSource, StoreSource, pruning_jar
 
-    spark = get_or_create_session("column pruning", "local[2]", conf={"spark.jars": pruning_jar()})
+    # By TCP, as sessions of others, while the session without the jar uses Unix sockets.
+    conf = {"spark.jars": pruning_jar(), "spark.python.unix.domain.socket.enabled": "false"}
+    spark = get_or_create_session("column pruning", "local[2]", conf=conf)
     spark.dataSource.register(RocketMQSource)
     spark.dataSource.register(StoreSource)
     print(json.dumps(run_cases(spark, namesrv, store, copy_topic, directory)))

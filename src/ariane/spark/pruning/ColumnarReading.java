@@ -7,8 +7,17 @@
  */
 package ariane.spark;
 
+import java.io.File;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.SparkFiles;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.api.python.SimplePythonFunction;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
@@ -17,7 +26,6 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStreamWithTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.python.streaming.PythonStreamingSourceRunner;
@@ -35,6 +43,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 final class ColumnarReading {
     private static final String COLUMNS = "ariane.columns"; // the same in `records.arrow_messages`
     private static final String FORMAT = "rocketmq"; // whose Python source can return messages
+    private static final String PLANNER = "ariane.spark.read.planner_process";
 
     private ColumnarReading() {}
 
@@ -94,10 +103,35 @@ final class ColumnarReading {
         @Override
         public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
             StructType messages = messages(schema);
-            PythonStreamingSourceRunner runner =
-                    PythonMicroBatchStream.createPythonStreamingSourceRunner(source, FORMAT, messages, options);
+            PythonStreamingSourceRunner runner = new StreamPlanner(planner(), messages);
             runner.init();
             return new ColumnarStream(source, messages, options, runner, schema);
+        }
+
+        /* Return how to start the planner: its command is the options as JSON, and it finds added files in its path. */
+        private PythonFunction planner() {
+            MetadataBuilder texts = new MetadataBuilder();
+            options.forEach(texts::putString);
+            PythonFunction python = source.source().dataSourceCls();
+            List<String> path = new ArrayList<>(List.of(SparkFiles.getRootDirectory()));
+            python.pythonIncludes().forEach(name -> path.add(SparkFiles.get(name)));
+            Map<String, String> variables = new HashMap<>(python.envVars()); // all queries share the original
+            variables.merge("PYTHONPATH", String.join(File.pathSeparator, path), (own, added) -> added + File.pathSeparator + own);
+            return new SimplePythonFunction(
+                    texts.build().json().getBytes(StandardCharsets.UTF_8), variables, python.pythonIncludes(),
+                    python.pythonExec(), python.pythonVer(), python.broadcastVars(), python.accumulator());
+        }
+    }
+
+    /* Plans a stream in a process that imports neither pyspark nor pyarrow. Spark starts one for each query. */
+    private static final class StreamPlanner extends PythonStreamingSourceRunner {
+        StreamPlanner(PythonFunction planner, StructType schema) {
+            super(planner, schema);
+        }
+
+        @Override
+        public String workerModule() {
+            return PLANNER;
         }
     }
 

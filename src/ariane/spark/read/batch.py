@@ -17,13 +17,8 @@ from ariane.model.message import MessageQueue
 from ariane.spark.read import offset_ranges, pull_client, pushdown
 from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.offset_ranges import DataLoss, Positions
-from ariane.spark.read.partitions import (
-    QueuePartition,
-    read_partition,
-    reject_unknown_queues,
-    split_for_tasks,
-    start_positions,
-)
+from ariane.spark.read.partitions import QueuePartition, read_partition
+from ariane.spark.read.planning import reject_unknown_queues, split_for_tasks, start_positions
 from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.source_options import SourceOptions, listed_topics, reject_stream_options, time_for_queue
 from ariane.spark.reporting import hide_traceback, message_only

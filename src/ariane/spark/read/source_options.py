@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ariane.clock import EPOCH
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import topic_name_fault
@@ -36,6 +35,7 @@ from ariane.spark.values.body_options import is_body_option
 from ariane.spark.wire import access as reaching
 from ariane.spark.wire.access import DEFAULT_GROUP, ClusterAccess
 
+EPOCH = datetime.fromtimestamp(0, UTC)  # not that of `clock`, which imports asyncio: a process plans each stream
 OffsetOption = Literal["earliest", "latest"] | Positions
 TimeOption = int | dict[MessageQueue, int]
 Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=LONG_MAX)]
