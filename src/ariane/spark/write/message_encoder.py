@@ -153,17 +153,21 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
 
 def batch_entries(messages: EncodedMessages, order: Ints) -> pa.BinaryArray:
     """Return the batch entries of the rows in `order`, adjacent in one buffer."""
-    rows = pa.array(order)
-    bodies = messages.bodies.take(rows)
+    bodies, starts, pieces, sizes, flags = (
+        messages.bodies,
+        messages.starts,
+        messages.pieces,
+        messages.sizes,
+        messages.flags,
+    )
+    if not np.array_equal(order, np.arange(len(sizes))):
+        rows = pa.array(order)
+        bodies, starts, sizes, flags = bodies.take(rows), starts[order], sizes[order], flags[order]
+        pieces = [piece if isinstance(piece, bytes) else piece.take(rows) for piece in pieces]
     heads = np.zeros(len(order), ENTRY_START)
-    heads["size"] = messages.sizes[order]
-    heads["flag"] = messages.flags[order]
+    heads["size"], heads["flag"] = sizes, flags
     heads["body"] = ints(pc.binary_length(bodies), 0)
-    starts = messages.starts[order]
-    return _join(
-        _fixed_width(heads, ENTRY_START.itemsize), bodies, _fixed_width(starts, starts.shape[1]),
-        *(piece if isinstance(piece, bytes) else piece.take(rows) for piece in messages.pieces),
-    )  # fmt: skip
+    return _join(_fixed_width(heads, ENTRY_START.itemsize), bodies, _fixed_width(starts, starts.shape[1]), *pieces)
 
 
 Reject = Callable[[Any, str], None]

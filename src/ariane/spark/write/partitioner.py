@@ -71,7 +71,7 @@ class Partitioner:
     def requests(self, batch: pa.RecordBatch, messages: EncodedMessages) -> Iterator[SendRequest]:
         """Yield the requests for the rows of `batch` (encoded in `messages`); those of a lane in the order of the rows."""
         lanes = self._assign_lanes(batch, messages)
-        order = np.argsort(lanes, kind="stable").astype(np.int64)
+        order = self._sort_by_lane(lanes)
         is_single = self._is_single(lanes, messages)
         entries = _BatchEntries(messages, order[~is_single[order]])
         starts = np.flatnonzero(np.diff(lanes[order], prepend=-1))
@@ -107,6 +107,11 @@ class Partitioner:
             first_row = self._ids.dedup_id(messages.first_sequence + int(indexes[start]))
             yield SendRequest(lane, message, stop - start, first_row)
             start = stop
+
+    def _sort_by_lane(self, lanes: Ints) -> Ints:
+        """Return the rows so that those of a lane follow each other, or in their order if its requests are full as they are."""
+        is_sorted = np.count_nonzero(np.diff(lanes)) <= len(lanes) // self._options.batch_size
+        return np.arange(len(lanes)) if is_sorted else np.argsort(lanes, kind="stable").astype(np.int64)
 
     def _is_single(self, lanes: Ints, messages: EncodedMessages) -> Bools:
         """Return which rows need a request of their own: because of the message, its topic, its size, or batchSize 1."""
