@@ -1,7 +1,7 @@
-"""Writers of tables are killed at random moments, without Spark, while another process reads: in a directory and in a store.
+"""Writers of tables are killed at random moments, without Spark, while another process reads: in a directory, in S3 and in HDFS.
 
 A writer appends batches to `traffic`, and after each of them replaces all rows of a table computed from it; it merges small files
-and deletes replaced ones. In a store the commits of some writers arrive late, while a successor goes on: one of the two is refused.
+and deletes replaced ones. In S3 the commits of some writers arrive late, while a successor goes on: one of the two is refused.
 
     ARIANE_KILLS=500 pytest -s tests/crash/test_table_kills.py       the long form
 """
@@ -30,6 +30,7 @@ import pyarrow as pa
 
 import ci_form
 import object_store
+import table_stores
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError
 from ariane.pipeline.publishing import table_publisher
@@ -195,20 +196,20 @@ class Place(NamedTuple):
     is_store: bool
 
 
-@pytest.fixture(params=["directory", "store"])
+@pytest.fixture(params=["directory", *table_stores.STORES])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "directory":
         (tmp_path / "tables").mkdir()
         yield Place(lambda _: tmp_path / "tables", {}, False)
         return
-    pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
-    with object_store.object_store() as environment:
-        yield store_place(tmp_path, environment)
+    with table_stores.table_store(request.param, tmp_path / "store") as uri:
+        yield store_place(tmp_path, uri)
 
 
-def store_place(tmp_path: Path, environment: dict[str, str]) -> Place:
-    uri = f"s3://{object_store.BUCKET}/{tmp_path.name}"
-    return Place(lambda number: object_home(uri, tmp_path / f"machine-{number}"), environment, True)
+def store_place(tmp_path: Path, uri: str) -> Place:
+    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    home = f"{uri}/{tmp_path.name}"
+    return Place(lambda number: object_home(home, tmp_path / f"machine-{number}"), environment, True)
 
 
 class Killing:
@@ -287,8 +288,8 @@ def test_each_row_is_there_once_after_kills(place: Place, tmp_path: Path) -> Non
 def test_a_commit_without_its_condition_is_found(tmp_path: Path) -> None:
     """A planted fault: the store replaces a commit that another writer has put."""
     pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
-    with object_store.object_store(is_conditional=False) as environment:
-        place = store_place(tmp_path, environment)
+    with object_store.object_store(is_conditional=False):
+        place = store_place(tmp_path, f"s3://{object_store.BUCKET}")
         killing, reader = Killing(place, tmp_path / "checkpoint", SEED), Reader(place.home(0))
         writers, deadline = [killing.start(is_stalled=True), killing.start()], time.monotonic() + FOUND_S
         try:

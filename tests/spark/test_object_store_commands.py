@@ -1,4 +1,4 @@
-"""Every command that takes a home, with a URI: messages of a broker become tables and an archive in moto's S3, which all read."""
+"""Every command that takes a home, with a URI: messages of a broker become tables and an archive, which all read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 pytest.importorskip("deltalake", reason="needs deltalake: pip install 'ariane[objectstore]'")
 pytest.importorskip("pandas", reason="needs pandas: pip install 'ariane[objectstore]'")
-pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
 
-import object_store
+import table_stores
 from ariane.cli.__main__ import run as run_command
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
@@ -34,7 +33,6 @@ pytestmark = [
     pytest.mark.long("tests/spark/test_object_store.py::test_a_job_writes_tables_that_commands_read"),
 ]
 COUNT = 3
-TABLES, ARCHIVE = f"s3://{object_store.BUCKET}/tables", f"s3://{object_store.BUCKET}/archive"
 
 Run = Callable[..., str]
 
@@ -42,10 +40,19 @@ Run = Callable[..., str]
 class Stored(NamedTuple):
     """What the commands of the pipeline have written."""
 
+    store: str  # URI
     namesrv: str
     sent_until: str  # whole second after the last message was stored, before the pipeline has read it
     run_output: str
     archive_output: str
+
+    @property
+    def tables(self) -> str:
+        return f"{self.store}/tables"
+
+    @property
+    def archive(self) -> str:
+        return f"{self.store}/archive"
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +90,23 @@ async def exchange(namesrv: str) -> None:
             await asyncio.wait_for(consumed.wait(), 60)
 
 
-@pytest.fixture(scope="module")
-def stored(spark: SparkSession, run_ariane: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+@pytest.fixture(scope="module", params=table_stores.STORES)
+def stored(
+    spark: SparkSession, run_ariane: Run, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Stored]:
     with (
-        object_store.object_store(),
+        table_stores.table_store(request.param, tmp_path_factory.mktemp("store")) as store,
         LocalCluster(tmp_path_factory.mktemp("servers"), trace_topic_enable=True) as servers,
     ):
         asyncio.run(exchange(servers.namesrv))
         sent_until = (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%S")
-        ran = run_ariane("pipeline", "run", "trace", "traffic", "--once", "-n", servers.namesrv, "--home", TABLES)
-        archived = run_ariane(
-            "archive", "run", "--topics", "orders", "--once", "-n", servers.namesrv, "--home", ARCHIVE
+        ran = run_ariane(
+            "pipeline", "run", "trace", "traffic", "--once", "-n", servers.namesrv, "--home", f"{store}/tables"
         )
-        yield Stored(servers.namesrv, sent_until, ran, archived)
+        archived = run_ariane(
+            "archive", "run", "--topics", "orders", "--once", "-n", servers.namesrv, "--home", f"{store}/archive"
+        )
+        yield Stored(store, servers.namesrv, sent_until, ran, archived)
 
 
 def test_run_and_archive_print_what_they_wrote(stored: Stored) -> None:
@@ -104,37 +115,41 @@ def test_run_and_archive_print_what_they_wrote(stored: Stored) -> None:
 
 
 def test_status_shows_complete_tables(stored: Stored, run_ariane: Run) -> None:
-    lines = [json.loads(line) for line in run_ariane("pipeline", "status", "--home", TABLES, "--json").splitlines()]
+    lines = [
+        json.loads(line) for line in run_ariane("pipeline", "status", "--home", stored.tables, "--json").splitlines()
+    ]
     rows = {line["table"]: line for line in lines}
-    assert rows["journeys"]["home"] == TABLES
+    assert rows["journeys"]["home"] == stored.tables
     assert rows["journeys"]["rows"] == COUNT
 
 
 def test_trace_finds_a_message_by_its_key(stored: Stored, run_ariane: Run) -> None:
-    (line,) = run_ariane("trace", "--key", "ORDER-1", "--home", TABLES, "--json").splitlines()
+    (line,) = run_ariane("trace", "--key", "ORDER-1", "--home", stored.tables, "--json").splitlines()
     journey = json.loads(line)
     assert (journey["topic"], journey["consumer_group"]) == ("orders", "billing")
 
 
 @pytest.mark.parametrize("name", ["latency", "tps"])
 def test_report_counts_the_messages(stored: Stored, run_ariane: Run, name: str) -> None:
-    report = json.loads(run_ariane("report", name, "--home", TABLES, "--json"))
-    assert report["home"] == TABLES
+    report = json.loads(run_ariane("report", name, "--home", stored.tables, "--json"))
+    assert report["home"] == stored.tables
     assert "orders" in json.dumps(report)
 
 
 def test_explain_names_the_store(stored: Stored, run_ariane: Run) -> None:
-    event = json.loads(run_ariane("pipeline", "explain", "journeys", "--home", TABLES, "--openlineage"))
-    assert (event["dataset"]["namespace"], event["dataset"]["name"]) == ("s3://tables", "tables/journeys")
+    event = json.loads(run_ariane("pipeline", "explain", "journeys", "--home", stored.tables, "--openlineage"))
+    assert (event["dataset"]["namespace"], event["dataset"]["name"].lstrip("/")) == (stored.store, "tables/journeys")
 
 
 def test_maintain_finds_nothing_to_do(stored: Stored, run_ariane: Run) -> None:
-    assert "nothing to do" in run_ariane("pipeline", "maintain", "trace", "--home", TABLES)
+    assert "nothing to do" in run_ariane("pipeline", "maintain", "trace", "--home", stored.tables)
 
 
 def test_backfill_misses_no_row(stored: Stored, run_ariane: Run) -> None:
     times = ("--from", "1h", "--to", stored.sent_until)
-    output = run_ariane("pipeline", "backfill", "trace", "-n", stored.namesrv, "--home", TABLES, *times, "--dry-run")
+    output = run_ariane(
+        "pipeline", "backfill", "trace", "-n", stored.namesrv, "--home", stored.tables, *times, "--dry-run"
+    )
     # Of each message: sent, received, consumed.
     assert f"trace_events: {3 * COUNT} rows in the range, 0 missing" in output.splitlines()
 
@@ -142,7 +157,7 @@ def test_backfill_misses_no_row(stored: Stored, run_ariane: Run) -> None:
 def test_replay_sends_the_archive(stored: Stored, run_ariane: Run, tmp_path: Path) -> None:
     result = tmp_path / "result.jsonl"
     target = ("--topic", "orders", "--result", str(result), "-n", stored.namesrv)
-    run_ariane("replay", "--from", ARCHIVE, "--from-topic", "orders", *target)
+    run_ariane("replay", "--from", stored.archive, "--from-topic", "orders", *target)
     assert len(result.read_text().splitlines()) == COUNT
 
 
@@ -153,7 +168,7 @@ def test_the_console_shows_reports(stored: Stored, tmp_path: Path) -> None:
     from ariane.console.settings import ConsoleSettings
     from ariane.tables.table_home import object_home
 
-    home = object_home(TABLES, tmp_path)
+    home = object_home(stored.tables, tmp_path)
     settings = ConsoleSettings(namesrv=stored.namesrv, data_dir=tmp_path / "data", tables_dir=home)
     with fastapi.TestClient(create_app(open_services(settings)), base_url="http://127.0.0.1") as client:
         page = client.get("/reports/latency")

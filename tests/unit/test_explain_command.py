@@ -60,10 +60,17 @@ def test_an_openlineage_event_is_printed(tmp_path: Path) -> None:
     ]
 
 
-def test_datasets_of_an_object_store_are_named_by_bucket_and_path() -> None:
-    event = lineage.openlineage_event(lineage.TABLES["traffic"], "s3://bucket/a/tables", "2026-01-31T10:00:00+00:00")
+@pytest.mark.parametrize(
+    ("home", "namespace", "name"),
+    [
+        ("s3://bucket/a/tables", "s3://bucket", "a/tables/traffic"),
+        ("hdfs://node:8020/a/tables", "hdfs://node:8020", "/a/tables/traffic"),
+    ],
+)
+def test_datasets_of_a_store_are_named_by_authority_and_path(home: str, namespace: str, name: str) -> None:
+    event = lineage.openlineage_event(lineage.TABLES["traffic"], home, "2026-01-31T10:00:00+00:00")
     dataset = event["dataset"]
-    assert (dataset["namespace"], dataset["name"]) == ("s3://bucket", "a/tables/traffic")
+    assert (dataset["namespace"], dataset["name"]) == (namespace, name)
 
 
 def test_a_home_with_a_password_is_refused_without_showing_it() -> None:

@@ -14,10 +14,11 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 import deltalake
 
+from ariane.errors import StoreError
 from ariane.tables import TRAFFIC
 from ariane.tables.object_tables import ObjectTables, file_path
 from ariane.tables.table_format import DataFile, TableVersion
-from ariane.tables.table_home import ObjectHome
+from ariane.tables.table_home import ObjectHome, object_home
 
 BUCKET = "2026-11-21T1020"
 
@@ -74,3 +75,23 @@ def test_a_vacuum_leaves_the_state_that_another_writer_commits_meanwhile(
     version = ObjectTables(home).read_version(TRAFFIC)
     assert version is not None
     assert (version.rows, version.applied) == (2, {"traces 1": 2})
+
+
+def test_a_file_that_a_writer_of_hdfs_left_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "status").mkdir()
+    (tmp_path / "status" / ".traces.tmp.1").write_bytes(b"{")
+    tables = ObjectTables(ObjectHome(tmp_path.as_uri(), tmp_path))
+    tables.write_small_file("status/traces", b"{}")
+    assert list(tables.read_small_files("status")) == [("traces", b"{}")]
+
+
+def test_errors_name_the_home(tmp_path: Path) -> None:
+    tables = ObjectTables(object_home("hdfs://127.0.0.1:1/tables", tmp_path))  # no server
+    with pytest.raises(StoreError, match=r"^Cannot read hdfs://127.0.0.1:1/tables/traffic: .*Connection refused"):
+        tables.read_version(TRAFFIC)
+    with pytest.raises(StoreError, match=r"^Cannot read hdfs://127.0.0.1:1/tables/status: .*Connection refused"):
+        list(tables.read_small_files("status"))
+    with pytest.raises(
+        StoreError, match=r"^Cannot write hdfs://127.0.0.1:1/tables/status/traces: .*Connection refused"
+    ):
+        tables.write_small_file("status/traces", b"{}")

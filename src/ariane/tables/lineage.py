@@ -124,5 +124,8 @@ def _dataset(name: str, home: str) -> dict[str, str]:
         return {"namespace": "rocketmq", "name": name[1:]}
     store = urlsplit(home)
     if store.scheme:
-        return {"namespace": f"{store.scheme}://{store.netloc}", "name": f"{store.path}/{name}".lstrip("/")}
+        path = f"{store.path}/{name}"  # of a file; keys of objects have no slash at the beginning
+        return {
+            "namespace": f"{store.scheme}://{store.netloc}", "name": path if store.scheme == "hdfs" else path.lstrip("/")
+        }  # fmt: skip
     return {"namespace": "file", "name": f"{home}/{name}"}

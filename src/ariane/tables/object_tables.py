@@ -1,4 +1,4 @@
-"""Tables in an object store: Delta tables, committed by conditional put with delta-rs. No file is renamed, locked or replaced.
+"""Tables in an object store or HDFS: Delta tables, committed with delta-rs by a conditional put (in HDFS a conditional rename).
 
     HOME/<table>/_delta_log/                                 the truth, in place of CURRENT
     HOME/<table>/v=00000012/bucket=…/part-12-….parquet       data files, never modified
@@ -38,6 +38,7 @@ from ariane.tables.table_home import ObjectHome
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+    from pyarrow import Buffer
     from pyarrow.dataset import Dataset
     from pyarrow.fs import FileSystem
 
@@ -79,6 +80,10 @@ class ObjectTables:
         """Return the file system of the home, and its path there."""
         from pyarrow import fs
 
+        if self.home.uri.startswith("hdfs://"):  # pyarrow's own needs libhdfs and a JVM in each process
+            from deltalake.fs import DeltaStorageHandler
+
+            return fs.PyFileSystem(DeltaStorageHandler(self.home.uri)), ""
         return fs.FileSystem.from_uri(self.home.uri)  # type: ignore[no-any-return]
 
     def read_version(self, table: TableSchema) -> TableVersion | None:
@@ -139,17 +144,25 @@ class ObjectTables:
     def read_small_files(self, directory: str) -> Iterator[tuple[str, bytes]]:
         from pyarrow import fs
 
-        system, root = self.filesystem()
-        infos = system.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
-        for info in sorted(infos, key=lambda info: info.base_name):
-            if info.type == fs.FileType.File:
-                with system.open_input_file(info.path) as file:
-                    yield info.base_name, file.read()
+        with _errors_of(f"{self.home.uri}/{directory}", "read"):
+            system, root = self.filesystem()
+            infos = system.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
+            for info in sorted(infos, key=lambda info: info.base_name):
+                # In HDFS a file is written under a hidden name, which a writer that crashed leaves.
+                if info.type == fs.FileType.File and not info.base_name.startswith("."):
+                    with system.open_input_file(info.path) as file:
+                        yield info.base_name, file.read()
 
     def write_small_file(self, name: str, content: bytes) -> None:
-        system, root = self.filesystem()
-        with system.open_output_stream(f"{root}/{name}") as file:
-            file.write(content)
+        self.write_file(name, content)
+
+    def write_file(self, path: str, content: bytes | Buffer) -> None:
+        """Write a file below the home, which appears with its whole content."""
+        with _errors_of(f"{self.home.uri}/{path}"):
+            system, root = self.filesystem()
+            # Buffered as a whole: the streams of delta-rs refuse pyarrow's buffers, and take what a buffered stream passes on.
+            with system.open_output_stream(f"{root}/{path}", buffer_size=len(content) + 1) as file:
+                file.write(content)
 
     def _open(self, table: TableSchema) -> tuple[DeltaTable, TableVersion] | None:
         import pyarrow as pa
@@ -220,8 +233,8 @@ _CONFIGURATION = {
 
 
 @contextmanager
-def _errors_of(uri: str) -> Iterator[None]:
-    """Raise the errors of delta-rs while it writes as StoreErrors."""
+def _errors_of(uri: str, action: str = "write") -> Iterator[None]:
+    """Raise the errors of delta-rs and pyarrow as StoreErrors."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -229,7 +242,7 @@ def _errors_of(uri: str) -> Iterator[None]:
     except (DeltaError, OSError) as error:
         if "CommitFailed" in type(error).__name__ or "already exists" in str(error):
             raise _conflict(uri) from error
-        raise StoreError(f"Cannot write {uri}: {_reason(error)}") from error
+        raise StoreError(f"Cannot {action} {uri}: {_reason(error)}") from error
 
 
 def _properties(version: TableVersion) -> CommitProperties:

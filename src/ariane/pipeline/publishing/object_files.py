@@ -1,4 +1,4 @@
-"""Data files of tables in an object store, read and written by Spark's Python workers through pyarrow.
+"""Data files of tables in an object store or in HDFS, read and written by Spark's Python workers through pyarrow.
 
 Spark's own access to object stores needs hadoop-aws and a bundle of 686 MB, and its committer renames files: copies, in a store.
 Here each task puts its files under names that are used once; they belong to the table once the driver has committed them.
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 WRITTEN = "path STRING, bucket STRING, rows BIGINT, bytes BIGINT, added_version BIGINT, first_ms BIGINT, last_ms BIGINT"
 MAX_READ_TASKS = 32
+CREDENTIALS = (
+    "AWS_",
+    "GOOGLE_",
+    "AZURE_",
+    "HADOOP_USER_NAME",
+)  # beginnings of names; HADOOP_CONF_DIR is a path of one machine
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class ObjectFiles:
 
 def _environment() -> dict[str, str]:
     """Return the variables that tasks need: executors may run on other machines, and their Python processes may be older."""
-    return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+    return {name: value for name, value in os.environ.items() if name.startswith(CREDENTIALS)}
 
 
 def _plain(table: TableSchema) -> TableSchema:
@@ -122,9 +128,7 @@ def _write_file(store: ObjectTables, target: Target, bucket: str, rows: pa.Table
     group_rows = max(1, int(rows.num_rows * table.row_group_bytes / max(rows.nbytes, 1)))
     pq.write_table(rows, buffer, compression="zstd", row_group_size=group_rows)
     content = buffer.getvalue()
-    system, root = store.filesystem()
-    with system.open_output_stream(f"{root}/{table.name}/{path}") as file:
-        file.write(content)
+    store.write_file(f"{table.name}/{path}", content)
     return DataFile(path, bucket, rows.num_rows, content.size, added_version, first_ms, last_ms)
 
 
