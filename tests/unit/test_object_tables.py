@@ -53,6 +53,17 @@ def test_a_version_that_is_read_during_commits_is_one_of_them(tmp_path: Path, mo
     assert (version.rows, version.applied) == (3, {"traces 1": 3})
 
 
+def test_a_table_that_another_writer_created_a_second_ago_is_not_continued(tmp_path: Path) -> None:
+    """Numbers of versions begin with the time: its version has the number from which the other writer starts."""
+    home = ObjectHome(tmp_path.as_uri(), tmp_path)
+    publish(home, TableVersion.initial(TRAFFIC, 1_000))
+    with pytest.raises(StoreError, match="another pipeline is writing"):
+        publish(home, TableVersion.initial(TRAFFIC, 2_000))
+    version = ObjectTables(home).read_version(TRAFFIC)
+    assert version is not None
+    assert version.rows == 1
+
+
 def test_a_vacuum_leaves_the_state_that_another_writer_commits_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ class ObjectTables:
         from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
         uri, schema = self.table_uri(table), Schema.from_json(schema_string(table))
-        former_paths, paths = ({file.path for file in of.files} for of in (former, version))
+        former_paths, paths = _paths(former), _paths(version)
         adds = [
             AddAction(file.path, file.bytes, _partition(file), now_ms, True, f'{{"numRecords":{file.rows}}}')
             for file in version.files
@@ -107,7 +107,8 @@ class ObjectTables:
             if file.path not in paths
         ]
         opened = self._open(table)
-        if opened is not None and opened[1].version != former.version:
+        # The number alone may be that of a table that another writer has just created, as numbers begin with the time.
+        if opened is not None and (opened[1].version, _paths(opened[1])) != (former.version, former_paths):
             raise _conflict(uri)
         with _errors_of(uri):
             if opened is None:
@@ -251,6 +252,10 @@ def _properties(version: TableVersion) -> CommitProperties:
     state = TableState(version.version, version.schema, version.as_of_ms, version.applied)
     # No retries: the commit after another writer's would be based on files that it may have removed.
     return CommitProperties(custom_metadata={STATE: msgspec.to_builtins(state)}, max_commit_retries=0)
+
+
+def _paths(version: TableVersion) -> set[str]:
+    return {file.path for file in version.files}
 
 
 def _partition(file: DataFile) -> dict[str, str | None]:
