@@ -76,7 +76,7 @@ CHANGEABLE = """
     accessMessageInMemoryMaxRatio autoCreateSubscriptionGroup autoCreateTopicEnable brokerFastFailureEnable brokerPermission
     connectionRequestsMax connectionUnreadMax defaultTopicQueueNums flushBehindMax grpcTraceEnable longPollingEnable maxMessageSize
     maxRequestHeaderSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
-    maxTransferCountOnMessageInMemory notifyConsumerIdsChangedEnable osPageCacheBusyTimeOutMills regionId
+    maxTransferCountOnMessageInMemory notifyConsumerIdsChangedEnable osPageCacheBusyTimeOutMills regionId remotingTraceTopics
     registerBrokerTimeoutMills serverConnectionsMax serverRequestsMax serverUnfinishedMax serverUnreadMax
     shortPollingTimeMills startAcceptSendRequestTimeStamp traceOn unreadTimeoutSeconds waitTimeMillsInHeartbeatQueue
     waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue

@@ -213,14 +213,14 @@ class Broker:
             now_ms=self._clock.now_ms,
             filter_servers=lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
         )
-        handlers.update(self._handlers(store_host, peers))
+        handlers.update(self._traces.remoting.with_records(served := self._handlers(store_host, peers)))
         self._server.turns = self._turns()
         vip_handlers.update({code: handler for code, handler in handlers.items() if code not in VIP_EXCLUDED_CODES})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
         if config.grpc_server_enable:
             self.proxy = await self._open.enter_async_context(
-                create_proxy(self.services, handlers, self._reads.guard_acks(self.handlers.pop.ack_all))
+                create_proxy(self.services, served, self._reads.guard_acks(self.handlers.pop.ack_all))
             )
         self._start_tasks()
         if not config.is_slave:
@@ -438,7 +438,8 @@ class Broker:
         every(config.flush_consumer_offset_interval / 1000, tables.save, "save the consumer offsets")
         every(FILTER_SAVE_S, tables.save_filters, "save the filters")
         clean_s = config.clean_resource_interval / 1000
-        every(clean_s, self._drop_obsolete_deletions, "drop obsolete deletions")
+        drop_obsolete = lambda: tables.drop_obsolete_deletions(self._store.commit_log_min)  # noqa: E731
+        every(clean_s, drop_obsolete, "drop obsolete deletions")
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
         every(IDLE_FILES_S, self._close_idle_files, "close idle files")
         every(UPDATE_INTERVAL_S, self._feed.update_in_sync_set, "update the in-sync set")
@@ -476,9 +477,6 @@ class Broker:
     async def _close_idle_files(self) -> None:
         for _ in self._store.close_idle_files():
             await asyncio.sleep(0)
-
-    async def _drop_obsolete_deletions(self) -> None:
-        self._state.drop_obsolete_deletions(self._store.commit_log_min)
 
     async def _save_delays(self) -> None:
         await self._state.save_delay_offsets(self._store.delayed.saved_level_positions())

@@ -174,6 +174,7 @@ class BrokerHandlers:
             stats=services.stats,
             clock=clock,
         )
+        state.offsets.on_commit = services.traces.remoting.committed
         self.message_query = MessageQueryHandler(config=config, store=store)
         taken = PopService(store=store, offsets=state.offsets, table=state.pop, record=state.record_pop)
         delivery_clients = DeliveryClients()

@@ -7,6 +7,7 @@ this module     rules that concern several settings, and what the store needs of
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import ssl
@@ -19,13 +20,14 @@ from ariane.broker.config.config_groups import FailoverSettings, java_name
 from ariane.broker.config.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
-from ariane.model.topic import topic_name_fault
+from ariane.model.topic import RETRY_PREFIX, is_system_topic, topic_name_fault
 from ariane.net.interfaces import is_loopback
 from ariane.settings.connections import ALL_ADDRESSES, LOOPBACK
 from ariane.settings.schema import SettingsSchema
 from ariane.store.message_store import StoreConfig
 
 STORE_FILES_MAX = 65_536  # a queue that is written to has one open file; Java keeps all files of all queues open
+ALL_TOPICS, NO_TOPICS = "*", "none"
 DELAY_LEVELS_MAX = 64  # each level is a queue that is read before each delivery
 
 
@@ -69,7 +71,23 @@ class BrokerConfig(FailoverSettings, frozen=True, kw_only=True, rename=java_name
     @property
     def has_trace_topic(self) -> bool:
         """Whether the trace topic exists from the start."""
-        return self.trace_topic_enable or self.grpc_server_enable
+        return self.trace_topic_enable or self.grpc_server_enable or self.traces_remoting
+
+    @property
+    def traces_remoting(self) -> bool:
+        """Whether the broker writes traces for clients of 4.x."""
+        return self.remoting_trace_topics != NO_TOPICS and self.trace_on and not self.is_slave
+
+    def is_traced(self, topic: str) -> bool:
+        """Return whether the broker writes traces of what clients of 4.x do with messages of a topic."""
+        names = _topic_names(self.remoting_trace_topics)
+        return topic in names or (ALL_TOPICS in names and not is_system_topic(topic))
+
+    def concerns_traces(self, topic: str) -> bool:
+        """Return whether traces need requests for a topic: of its messages, of retries, or with traces of clients."""
+        if not self.traces_remoting:
+            return False
+        return topic == self.msg_trace_topic_name or topic.startswith(RETRY_PREFIX) or self.is_traced(topic)
 
     @property
     def sync_flush(self) -> bool:
@@ -108,12 +126,20 @@ class BrokerConfig(FailoverSettings, frozen=True, kw_only=True, rename=java_name
                 raise ConfigError(key, name, f"also names a topic, and {fault}")
         if fault := topic_name_fault(self.msg_trace_topic_name):
             raise ConfigError("msgTraceTopicName", self.msg_trace_topic_name, fault)
+        for name in _topic_names(self.remoting_trace_topics) - {ALL_TOPICS, NO_TOPICS}:
+            if fault := topic_name_fault(name):
+                raise ConfigError("remotingTraceTopics", self.remoting_trace_topics, f"{name!r}: {fault}")
         _check_paths(self)
         _check_delay_levels(self)
         _check_delete_hours(self)
         _check_role(self)
         # As in Java: the role decides which broker is the master, not the id. With failover it is the id of this broker as a slave.
         return config if self.is_slave or self.has_failover else msgspec.structs.replace(config, broker_id=0)
+
+
+@functools.lru_cache(maxsize=8)
+def _topic_names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(","))
 
 
 BROKER_SETTINGS = SettingsSchema(

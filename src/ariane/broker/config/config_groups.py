@@ -96,6 +96,8 @@ class TopicSettings(IdentitySettings, frozen=True, kw_only=True, rename=java_nam
     """Name of the trace topic."""
     trace_on: Annotated[bool, _SWITCH] = True
     """TRACE_ON in the responses to sends; producers trace only while it is true."""
+    remoting_trace_topics: Annotated[str, ARIANE_ONLY, Changeable(length_max=4096)] = "none"
+    """Topics, separated by commas, `*` or `none`: the broker writes traces of what clients of 4.x do with their messages."""
     notify_consumer_ids_changed_enable: Annotated[bool, _SWITCH] = True
     """Notify the members of a group when a member joins or leaves."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.post_store import PostStoreDispatcher
+from ariane.broker.delivery.remoting_traces import RemotingTraces
 from ariane.clock import Clock
 from ariane.model import clock_offset
 from ariane.model import message as names
@@ -38,17 +39,27 @@ class ServerTraces:
         self._clock_text = clock_offset.to_text([(addr, _OWN_CLOCK)])
         config = settings.current
         self._writer = TraceWriter(self, clock)
-        self.grpc = MessageTraces(
-            writer=self._writer,
-            source=TraceSource(addr, config.msg_trace_topic_name, config.region_id),
-            is_on=self._is_grpc_on,
-            now_ms=clock.now_ms,
-        )
+        source = TraceSource(addr, config.msg_trace_topic_name, config.region_id)
+        self.grpc = MessageTraces(writer=self._writer, source=source, is_on=self._is_grpc_on, now_ms=clock.now_ms)
         """Of clients of the gRPC port."""
+        self.remoting = RemotingTraces(
+            settings=settings,
+            traces=MessageTraces(
+                writer=self._writer,
+                source=source,
+                is_on=lambda: settings.current.traces_remoting,
+                now_ms=clock.now_ms,
+            ),
+            store=store,
+            broker_name=config.broker_name,
+            clock=clock,
+        )
+        """Of clients of 4.x."""
 
     async def flush(self) -> None:
         """Write what has happened since the last call."""
         self.grpc.end_due()
+        self.remoting.traces.end_due()
         await self._writer.flush()
 
     async def close(self) -> None:
@@ -57,8 +68,9 @@ class ServerTraces:
 
     def counts(self) -> dict[str, int]:
         """Return the number of records by outcome, for metrics."""
-        writer = self._writer
-        return {"written": writer.written, "dropped": writer.dropped, "untracked": self.grpc.untracked}
+        writer, remoting = self._writer, self.remoting
+        untracked = self.grpc.untracked + remoting.traces.untracked + remoting.pulled.dropped
+        return {"written": writer.written, "dropped": writer.dropped, "untracked": untracked}
 
     async def store(self, message: TraceMessage) -> None:
         """Store a trace message in the name of the client. [TraceStore]"""

@@ -242,7 +242,7 @@ class PersistentState:
             self.deletions.add(name, deletion)
         self.change_log.flush_blocking()
 
-    def drop_obsolete_deletions(self, log_start: int) -> None:
+    async def drop_obsolete_deletions(self, log_start: int) -> None:
         """Remove the deletions of messages that the log no longer holds."""
         if self.deletions.drop_before(log_start):
             self._unsaved.add(json_documents.DELETED)

@@ -40,6 +40,7 @@ class ConsumerOffsets:
         self.end_of: Callable[[str, int], int] | None = None
         self.refused = 0
         self.backward = 0
+        self.on_commit: Callable[[str, str, int, int], None] | None = None  # called with each offset that changes
         # Offsets that changed since `take_changed`, for members that follow this broker; None: there are none.
         self._changed: dict[str, dict[int, int]] | None = None
 
@@ -66,6 +67,8 @@ class ConsumerOffsets:
         self.is_changed = True
         if self._changed is not None:
             self._changed.setdefault(key, {})[queue_id] = offset
+        if self.on_commit is not None:
+            self.on_commit(group, topic, queue_id, offset)
 
     def commit_consumed(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Commit the offset of a consumer, or one that a tool sets. Return whether it was committed.

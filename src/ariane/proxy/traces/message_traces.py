@@ -92,7 +92,7 @@ class DeliveredMessage(NamedTuple):
 
 
 @dataclass(slots=True)
-class _TracedDelivery:
+class TracedDelivery:
     """A delivery that has not ended."""
 
     client: Peer
@@ -123,8 +123,8 @@ class MessageTraces:
         self._source = source
         self._is_on = is_on
         self._now_ms = now_ms
-        self._open: dict[DeliveryKey, _TracedDelivery] = {}
-        self._late: OrderedDict[DeliveryKey, _TracedDelivery] = (
+        self._open: dict[DeliveryKey, TracedDelivery] = {}
+        self._late: OrderedDict[DeliveryKey, TracedDelivery] = (
             OrderedDict()
         )  # ended by time, and not delivered again yet
         self._due: list[
@@ -221,47 +221,33 @@ class MessageTraces:
     ) -> None:
         """Note a delivery. One of the same message before it has ended by time, if it has not ended otherwise."""
         if (former := self._open.pop(key, None)) is not None:
-            self._end(key, former, TIME_OUT, former.visible_ms)
+            self.end(key.group, former, TIME_OUT, min(former.visible_ms, self._now_ms()))
         self._late.pop(key, None)
         if not self._is_traced(key.topic) or not message.is_traced:
             return
         if len(self._open) >= OPEN_MAX:
             self.untracked += 1
             return
-        delivery = self._open[key] = _TracedDelivery(
-            client=client,
-            request_id=next(self._request_ids),
-            message_id=message.message_id,
-            keys=message.keys,
-            started_ms=self._now_ms(),
-            taken_ms=taken_ms,
-            visible_ms=visible_ms,
-        )
+        delivery = self._open[key] = self.start(client, key.group, message, taken_ms, visible_ms)
         self._note_due(key, delivery)
-        event = ConsumeStartEvent(
-            timestamp_ms=delivery.started_ms,
-            region=self._source.region,
-            group=key.group,
-            request_id=delivery.request_id,
-            message_id=delivery.message_id,
-            retry_times=message.reconsume_times,
-            keys=delivery.keys,
-        )
-        self._writer.add(client, event)
 
     def acknowledged(self, key: DeliveryKey, taken_ms: int) -> None:
         """Note that a message was consumed."""
         if (delivery := self._take(self._open, key, taken_ms)) is not None:
-            self._end(key, delivery, SUCCESS, self._now_ms())
+            self.end(key.group, delivery, SUCCESS, self._now_ms())
         elif (delivery := self._take(self._late, key, taken_ms)) is not None:
             # Its delivery has a result: the consumption is an attempt of its own, without a start.
             delivery.request_id, delivery.started_ms = next(self._request_ids), self._now_ms()
-            self._end(key, delivery, SUCCESS, delivery.started_ms)
+            self.end(key.group, delivery, SUCCESS, delivery.started_ms)
 
-    def returned(self, key: DeliveryKey, taken_ms: int) -> None:
-        """Note that a message was not consumed: it is delivered again, or has become a dead letter."""
+    def returned(self, key: DeliveryKey, taken_ms: int | None) -> None:
+        """Note that a message was not consumed: it is delivered again, or has become a dead letter.
+
+        Args:
+            taken_ms: Of the delivery; None: of the last one.
+        """
         if (delivery := self._take(self._open, key, taken_ms)) is not None:
-            self._end(key, delivery, FAILED, self._now_ms())
+            self.end(key.group, delivery, FAILED, self._now_ms())
         else:
             self._take(self._late, key, taken_ms)
 
@@ -282,10 +268,51 @@ class MessageTraces:
             if delivery is None or delivery.visible_ms != visible_ms:
                 continue
             del self._open[key]
-            self._end(key, delivery, TIME_OUT, visible_ms)
+            self.end(key.group, delivery, TIME_OUT, visible_ms)
             self._late[key] = delivery
             if len(self._late) > LATE_MAX:
                 self._late.popitem(last=False)
+
+    # --- records of deliveries ---
+
+    def start(
+        self, client: Peer, group: str, message: DeliveredMessage, taken_ms: int = 0, visible_ms: int = 0
+    ) -> TracedDelivery:
+        """Write the start of a consumption, and return it for `end`."""
+        delivery = TracedDelivery(
+            client=client,
+            request_id=next(self._request_ids),
+            message_id=message.message_id,
+            keys=message.keys,
+            started_ms=self._now_ms(),
+            taken_ms=taken_ms,
+            visible_ms=visible_ms,
+        )
+        event = ConsumeStartEvent(
+            timestamp_ms=delivery.started_ms,
+            region=self._source.region,
+            group=group,
+            request_id=delivery.request_id,
+            message_id=delivery.message_id,
+            retry_times=message.reconsume_times,
+            keys=delivery.keys,
+        )
+        self._writer.add(client, event)
+        return delivery
+
+    def end(self, group: str, delivery: TracedDelivery, code: int, ended_ms: int) -> None:
+        """Write the end of a consumption."""
+        event = ConsumeEndEvent(
+            request_id=delivery.request_id,
+            message_id=delivery.message_id,
+            cost_ms=max(0, ended_ms - delivery.started_ms),
+            success=code == SUCCESS,
+            keys=delivery.keys,
+            context_code=code,
+            timestamp_ms=ended_ms,
+            group=group,
+        )
+        self._writer.add(delivery.client, event)
 
     # --- inside ---
 
@@ -298,26 +325,15 @@ class MessageTraces:
         return ids.parse_offset_message_id(stored.message_id)[0]
 
     @staticmethod
-    def _take(table: dict[DeliveryKey, _TracedDelivery], key: DeliveryKey, taken_ms: int) -> _TracedDelivery | None:
+    def _take(
+        table: dict[DeliveryKey, TracedDelivery], key: DeliveryKey, taken_ms: int | None
+    ) -> TracedDelivery | None:
         """Remove and return a delivery; None if another one of the message followed it."""
         delivery = table.get(key)
-        return table.pop(key) if delivery is not None and delivery.taken_ms == taken_ms else None
+        return table.pop(key) if delivery is not None and taken_ms in (None, delivery.taken_ms) else None
 
-    def _note_due(self, key: DeliveryKey, delivery: _TracedDelivery) -> None:
+    def _note_due(self, key: DeliveryKey, delivery: TracedDelivery) -> None:
         heapq.heappush(self._due, (delivery.visible_ms, key))
         if len(self._due) > 64 and len(self._due) > 4 * len(self._open):  # mostly obsolete
             self._due = [(each.visible_ms, key) for key, each in self._open.items()]
             heapq.heapify(self._due)
-
-    def _end(self, key: DeliveryKey, delivery: _TracedDelivery, code: int, ended_ms: int) -> None:
-        event = ConsumeEndEvent(
-            request_id=delivery.request_id,
-            message_id=delivery.message_id,
-            cost_ms=max(0, ended_ms - delivery.started_ms),
-            success=code == SUCCESS,
-            keys=delivery.keys,
-            context_code=code,
-            timestamp_ms=ended_ms,
-            group=key.group,
-        )
-        self._writer.add(delivery.client, event)

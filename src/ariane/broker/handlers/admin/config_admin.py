@@ -110,5 +110,7 @@ class ConfigAdminHandler:
         set_limits(self.limits, config)
         self.topics.limits.set(config)
         self.topics.set_auto_create(config)
+        if config.has_trace_topic and not config.is_slave:
+            self.topics.get_or_create_internal(config.msg_trace_topic_name, 1)
         if before.broker_permission != config.broker_permission:
             self.topics.bump_version()  # name servers list topics with the broker's permission

@@ -47,7 +47,7 @@ class _Plan(msgspec.Struct, gc=False):
     facts: PullFacts  # all that the filter depends on, as it was when the plan was built
     turn: int  # the last one in which its facts were compared
     record_filter: RecordFilter  # by tags, or by an expression
-    is_plain: bool  # False if the filter has to read records
+    is_plain: bool  # False if the filter has to read records, or traces need them
     topic: str  # that the pulls read
     group: str  # of the consumers
     queues: int  # of the topic, for reading
@@ -254,7 +254,7 @@ class PullTurns:
             facts=facts,
             turn=0,
             record_filter=record_filter,
-            is_plain=record_filter.accept is None,
+            is_plain=record_filter.accept is None and not facts.config.concerns_traces(request.topic),
             topic=request.topic,
             group=request.consumer_group,
             queues=0 if facts.topic is None else facts.topic.read_queue_nums,

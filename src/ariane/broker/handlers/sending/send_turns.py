@@ -156,7 +156,7 @@ class SendTurns:
         """Return a topic if sends to it need no decision of `SendTargets`."""
         topic = self._topics.get(name)
         if topic is not None and topic is not self._plain_topics.get(name):
-            if not _is_plain(topic, self._settings.current.broker_permission):
+            if not _is_plain(topic, self._settings.current):
                 return None
             if len(self._plain_topics) >= PLAIN_TOPICS_MAX:
                 self._plain_topics.clear()
@@ -203,9 +203,11 @@ class SendTurns:
         stats.record_put_times(run.sends, stats.timer() - started)
 
 
-def _is_plain(topic: TopicConfig, broker_permission: int) -> bool:
-    """Return whether sends to a topic need no decision of `SendTargets`."""
-    if topic.topic_filter_type == MULTI_TAG or (topic.order and not broker_permission & PERM_WRITE):
+def _is_plain(topic: TopicConfig, config: BrokerConfig) -> bool:
+    """Return whether sends to a topic need no decision of `SendTargets`, and no traces."""
+    if topic.topic_filter_type == MULTI_TAG or (topic.order and not config.broker_permission & PERM_WRITE):
+        return False
+    if config.concerns_traces(topic.topic_name):
         return False
     return topic.topic_name not in SEND_FORBIDDEN and not topic.topic_name.startswith(RETRY_PREFIX)
 

@@ -1,0 +1,66 @@
+"""Traced deliveries of pulls, which end when their group commits an offset after them.
+
+pulled ──▶ SubBefore ┬ committed ───▶ SubAfter, success        the broker does not see when and how a message was consumed
+                     ├ sent back ───▶ SubAfter, failed
+                     └ pulled again ▶ no end: consumed or not, nothing says which
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from ariane.broker.state.pop_table import QueueKey
+from ariane.net.replies import Peer
+from ariane.proxy.traces.message_traces import FAILED, SUCCESS, DeliveredMessage, MessageTraces, TracedDelivery
+
+OPEN_MAX = (
+    100_000  # deliveries whose end is awaited; beyond, that of the oldest one of the least used queue has no record
+)
+
+
+class PulledDeliveries:
+    """Deliveries whose offset is not committed."""
+
+    def __init__(self, traces: MessageTraces) -> None:
+        self.dropped = 0
+        """Number of deliveries whose end has no record because there were OPEN_MAX others."""
+        self._traces = traces
+        self._count = 0
+        # By offset, in their order. A queue moves to the end of the table with each delivery.
+        self._queues: OrderedDict[QueueKey, OrderedDict[int, TracedDelivery]] = OrderedDict()
+
+    def delivered(self, client: Peer, key: QueueKey, offset: int, message: DeliveredMessage) -> None:
+        """Note a delivery, which replaces those of the same message and of later ones."""
+        queue = self._queues.setdefault(key, OrderedDict())
+        self._queues.move_to_end(key)
+        while queue and next(reversed(queue)) >= offset:
+            queue.popitem()
+            self._count -= 1
+        queue[offset] = self._traces.start(client, key.group, message)
+        self._count += 1
+        if self._count > OPEN_MAX:
+            oldest = next(iter(self._queues))
+            self._take(oldest, next(iter(self._queues[oldest])))
+            self.dropped += 1
+
+    def committed(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """Note that a group has consumed the messages before an offset."""
+        key = QueueKey(group, topic, queue_id)
+        while (queue := self._queues.get(key)) and (first := next(iter(queue))) < offset:
+            self._end(key, first, SUCCESS, now_ms)
+
+    def returned(self, key: QueueKey, offset: int, now_ms: int) -> None:
+        """Note that a message was not consumed."""
+        if offset in self._queues.get(key, ()):
+            self._end(key, offset, FAILED, now_ms)
+
+    def _end(self, key: QueueKey, offset: int, code: int, now_ms: int) -> None:
+        self._traces.end(key.group, self._take(key, offset), code, now_ms)
+
+    def _take(self, key: QueueKey, offset: int) -> TracedDelivery:
+        queue = self._queues[key]
+        delivery = queue.pop(offset)
+        self._count -= 1
+        if not queue:
+            del self._queues[key]
+        return delivery
