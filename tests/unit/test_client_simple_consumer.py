@@ -382,8 +382,8 @@ def test_messages_with_other_tags_are_acknowledged() -> None:
 
 
 def test_a_message_that_was_delivered_too_often_becomes_a_dead_letter() -> None:
-    often = record.with_reconsume_times(stored(5), 2)
-    stage = Stage({"a": [taken(often, record.with_reconsume_times(stored(6), 1))]})
+    often = record.with_more_reconsume_times(stored(5), 2)
+    stage = Stage({"a": [taken(often, record.with_more_reconsume_times(stored(6), 1))]})
 
     async def use(consumer: SimpleConsumer) -> None:
         (message,) = await consumer.receive()

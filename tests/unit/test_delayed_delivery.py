@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import pack
 from types import SimpleNamespace
 
 import pytest
@@ -249,6 +250,29 @@ def test_a_cancelled_timer_is_not_delivered_even_after_a_restart() -> None:
     assert rig.deliver() == ["yes"]
     with pytest.raises(ReplyError, match="delivered"):
         rig.deliveries.cancel(1, NOW_MS + 11, HOST)
+
+
+def test_timers_that_a_broker_of_5x_has_delivered_are_not_delivered_again() -> None:
+    rig = Rig()
+    rig.send("before", TIMER_DELAY_MS="10")
+    rig.clock.advance_ms(100)
+    assert rig.deliver() == ["before"]
+    rig.send("there", TIMER_DELAY_MS="5000")
+    rig.send("later", TIMER_DELAY_MS="60000")
+    rig.store.close()
+    check_point = pack(">qqqq", NOW_MS + 20_000, 0, 3, 0)  # of 5.x: it has read the wheel up to there, and three timers
+    rig.disk.put_file("/store/config/timercheck", check_point.ljust(4096, b"\0"))
+    rig.clock.advance_ms(30_000)
+    for _ in range(2):  # the same check point has no effect later
+        rig.open()
+        assert rig.deliver() == []
+        rig.send("new", TIMER_DELAY_MS="1000")
+        rig.clock.advance_ms(2_000)
+        assert rig.deliver() == ["new"]
+        rig.store.close()
+    rig.open()
+    rig.clock.advance_ms(60_000)
+    assert rig.deliver() == ["later"]
 
 
 def test_a_clock_set_back_delivers_no_timer_early_and_loses_none() -> None:

@@ -38,6 +38,7 @@ from ariane.broker.lifecycle.grpc_port import create_proxy
 from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay_offsets
 from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports, check_gaps, find_gaps, warn_of_plain_slaves
 from ariane.broker.lifecycle.registration import Registration
+from ariane.broker.lifecycle.revive_log import resume_deliveries
 from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.lifecycle.write_protection import DELAYED_CODES, EXEMPT_CODES, WriteProtection, set_limits
 from ariane.broker.replication import slave_sync
@@ -355,6 +356,7 @@ class Broker:
             reject_writes=not config.is_slave,
         )
         if not config.is_slave:
+            resume_deliveries(store, self._state)
             self._open.push_async_callback(self._save_delays_at_last)
 
     def _build_statistics(self) -> None:

@@ -76,6 +76,11 @@ def retry_topic(group: str) -> str:
     return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group
 
 
+def pop_topics(group: str, topic: str) -> tuple[str, str, str]:
+    """Return where brokers store messages of a topic for a group that takes them by POP: the second and third only those of 5.x."""
+    return topic, f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"
+
+
 def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 

@@ -115,6 +115,7 @@ class PersistentState:
         )
         # Changed by commits, the most frequent change of all.
         self.offsets = ConsumerOffsets(saved.offsets, self.record)
+        self.has_foreign_offsets = json_documents.OFFSETS in saved.foreign  # another program has served the store
         self.request_modes = saved.request_modes  # POP or PULL, by topic and group
         self.pop = saved.pop  # what groups have taken by POP
         self.deletions = saved.deletions  # log offsets of deleted topics: records before them must not reappear

@@ -290,11 +290,12 @@ def queue_offset(data: bytes) -> int:
     return value
 
 
-def with_reconsume_times(data: bytes, times: int) -> bytes:
-    """Return a copy of a record with another number of redeliveries."""
+def with_more_reconsume_times(data: bytes, times: int) -> bytes:
+    """Return a copy of a record with `times` redeliveries in addition."""
     (sys_flag,) = I32.unpack_from(data, SYS_FLAG_AT)
     position = body_size_at(sys_flag) - BODY_SIZE_AT + RECONSUME_TIMES_AT
-    return data[:position] + I32.pack(times) + data[position + I32.size :]
+    (before,) = I32.unpack_from(data, position)
+    return data[:position] + I32.pack(before + times) + data[position + I32.size :]
 
 
 def store_ms(data: bytes, position: int = 0) -> int:

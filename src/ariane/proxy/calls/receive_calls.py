@@ -291,12 +291,15 @@ def _encoded(
 ) -> list[_SentPart] | None:
     """Return messages as the transport encodes them together; None if there is a decision about one of them."""
     popped, header = reception.request, taken.header
+    starts = receipt_handles.first_offsets(header)
+    if any(retry for retry, _ in starts):
+        return None
     shared = Reception(
         reception.topic.resource_namespace,
         popped.topic,
         taken.broker,
         (header.pop_time, header.invisible_time, header.revive_qid),
-        {queue_id: start for (retry, queue_id), start in receipt_handles.first_offsets(header).items() if not retry},
+        {queue_id: start for (_, queue_id), start in starts.items()},
         (None if popped.order else attempts_max, _tags(popped)),
     )
     parts = encoder.encode_received(taken.records, shared)

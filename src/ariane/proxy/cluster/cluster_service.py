@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout
-from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
+from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, pop_topics
 from ariane.net.replies import Peer, ServedTurn
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
@@ -165,7 +165,7 @@ class ClusterMessageService:
 
     async def _of_delivery(self, request: AckMessage | ChangeInvisibleTime, broker: str) -> RoutedTopic:
         """Return the broker of a delivery. Retry topics of Apache have no route of their own before the first retry."""
-        topic, prefix = request.topic, receipt_handles.retry_topics(request.consumer_group, "")[1:]
+        topic, prefix = request.topic, pop_topics(request.consumer_group, "")[1:]
         for each in prefix:
             topic = topic.removeprefix(each)
         return await self._routes.broker(topic, broker)

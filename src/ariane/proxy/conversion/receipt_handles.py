@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.model.message import POP_CHECK_POINT
-from ariane.model.topic import retry_topic
+from ariane.model.topic import pop_topics
 from ariane.protocol.records.record import Record
 from ariane.protocol.requests.pop import ORDERED_QUEUE, ChangeInvisibleTimeResponse, PopMessage, PopMessageResponse
 from ariane.proxy.conversion.grpc_statuses import CallRefused, StatusCode
@@ -61,7 +61,7 @@ class ReceiptHandle(msgspec.Struct, frozen=True):
 
     def stored_topic(self, group: str, topic: str) -> str:
         """Return the topic in which a broker has stored the message of a topic and group."""
-        return retry_topics(group, topic)[self.retry]
+        return pop_topics(group, topic)[self.retry]
 
     def changed(self, response: ChangeInvisibleTimeResponse) -> ReceiptHandle:
         """Return the handle after a change of the invisible time."""
@@ -82,16 +82,11 @@ class ReceiptHandle(msgspec.Struct, frozen=True):
         return f"{self.extra_info} {self.log_offset}"
 
 
-def retry_topics(group: str, topic: str) -> tuple[str, str, str]:
-    """Return where brokers store messages of a topic that are delivered to a group."""
-    return topic, f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"
-
-
 def with_handles(
     records: Iterable[Record], request: PopMessage, broker: str, taken: PopMessageResponse
 ) -> Iterator[tuple[Record, ReceiptHandle]]:
     """Yield the records that a broker has delivered, each with its handle."""
-    topics, starts = retry_topics(request.consumer_group, request.topic), first_offsets(taken)
+    topics, starts = pop_topics(request.consumer_group, request.topic), first_offsets(taken)
     for item in records:
         named = _named(item, broker)
         if (

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
 from typing import NamedTuple
 
 import msgspec
@@ -43,6 +44,10 @@ from ariane.store.disk.files import OpenFiles, read_whole
 from ariane.store.disk.segments import Segments
 from ariane.store.queues.consume_queues import ConsumeQueues
 
+JAVA_PRECISION_MS = 2_000  # twice the length of a slot of Java's timer wheel
+# [TimerCheckpoint] time up to which the wheel was read, position in the timer log, number of the next entry of the timer queue
+_CHECK_POINT = Struct(">qqq")
+
 
 class DelayMark(NamedTuple):
     """What was delivered when the log ended at `log_end`."""
@@ -51,6 +56,13 @@ class DelayMark(NamedTuple):
     done: Key
     seen: int
     levels: tuple[int, ...]
+
+
+class _JavaMark(NamedTuple):
+    """Timers that 5.x has delivered: those below number `seen`, at or before `done`."""
+
+    done: Key
+    seen: int
 
 
 class DelayState(msgspec.Struct, frozen=True, rename="camel"):
@@ -83,6 +95,7 @@ class DelayedMessages:
         self, files: OpenFiles, root: str, queues: ConsumeQueues, log: Segments, delays_ms: Sequence[int]
     ) -> None:
         self.directory = f"{root}/timers"  # of the timer runs and the saved state
+        self._java_check_point = f"{root}/config/timercheck"  # of 5.x
         # Messages were delayed since the caller last set this to False: the delivery loop may have to wake earlier.
         self.has_arrivals = False
         self._disk = files.disk  # holds the saved state
@@ -113,6 +126,10 @@ class DelayedMessages:
         if state is not None and max(state.position, state.seen) > high:
             notes.append(f"{self.directory} covers timers that the log lost")
             state = None
+        java = self._read_java_mark()
+        former = state or DelayState(position=low)
+        if java is not None and former.seen <= java.seen <= high and former.done < java.done:
+            state = msgspec.structs.replace(former, seen=java.seen, done=java.done)
         if state is not None:
             try:
                 self._timers.load_runs(state.runs, state.next_run, state.done)
@@ -146,6 +163,14 @@ class DelayedMessages:
             return msgspec.json.decode(data, type=DelayState), []
         except msgspec.DecodeError as error:
             return None, [f"{path} cannot be read ({error})"]
+
+    def _read_java_mark(self) -> _JavaMark | None:
+        """Return which timers a broker of 5.x has delivered that served the store; None if none did."""
+        data = read_whole(self._disk, self._java_check_point)
+        if not data or len(data) < _CHECK_POINT.size:
+            return None
+        read_ms, _, seen = _CHECK_POINT.unpack_from(data)
+        return _JavaMark((read_ms - JAVA_PRECISION_MS, 0), seen) if read_ms > 0 else None
 
     def _add_delivered(self, offsets: Iterable[int]) -> None:
         for record in read_delayed_records(self._log, offsets):

@@ -22,6 +22,7 @@ from ariane.broker.state.saved.change_records import (
     MessagesTaken,
     PopRestarted,
 )
+from ariane.model.topic import pop_topics
 from ariane.protocol.records import record
 from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordFilter
 
@@ -38,7 +39,7 @@ BATCH_BYTES_MAX = 256 * 1024  # that are exceeded by one message at most: a fram
 class TakenBatch(NamedTuple):
     """Messages that were taken from a queue in one delivery."""
 
-    queue_id: int
+    key: QueueKey
     offsets: tuple[int, ...]
     records: bytes  # as stored, except RECONSUMETIMES
     result: GetResult | None  # of the read of new messages, for statistics
@@ -123,7 +124,7 @@ class PopService:
             visible_ms = now_ms + max(1, invisible_ms)
             end = max(queue.next, offsets[-1] + 1)
             self._record(MessagesTaken(*key, offsets, now_ms, visible_ms, end, attempt_id))
-            batch = TakenBatch(key.queue_id, offsets, b"".join(parts), result, deliveries)
+            batch = TakenBatch(key, offsets, b"".join(parts), result, deliveries)
         self._commit(key, queue)
         return batch
 
@@ -162,7 +163,7 @@ class PopService:
 
     def due_ms(self, group: str, topic: str) -> int | None:
         """Return when the first message that a group has taken from a topic becomes visible; None if there is none."""
-        queues = self._table.queues_of(group, topic)
+        queues = itertools.chain.from_iterable(self._table.queues_of(group, name) for name in pop_topics(group, topic))
         return min((due for queue in queues if (due := queue.due_ms) is not None), default=None)
 
     def committed(self, key: QueueKey) -> int:
@@ -213,7 +214,7 @@ class PopService:
                 continue
             present.append(offset)
             size += len(data)
-            records.append(record.with_reconsume_times(data, queue.taken[offset].deliveries))
+            records.append(record.with_more_reconsume_times(data, queue.taken[offset].deliveries))
         if lost:
             log.warning(
                 "%s: %d messages of %s-%d were removed before they were consumed",

@@ -31,6 +31,7 @@ from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
 from ariane.errors import FlushFailed, ReplyError, StoreError
+from ariane.model.topic import pop_topics
 from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.replies import abandon
 from ariane.protocol.codes import ResponseCode
@@ -42,6 +43,7 @@ from ariane.protocol.requests.pop import (
     ORDERED_QUEUE,
     AckedDelivery,
     AckMessage,
+    BatchAck,
     BatchAckBody,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
@@ -116,7 +118,7 @@ class PopHandler:
         acks = decode_body(command, BatchAckBody).acks
         if not acks:
             return Reply(ResponseCode.NO_MESSAGE, remark="the request acknowledges no message")
-        keys = [QueueKey(ack.group, ack.topic, ack.queue_id) for ack in acks]
+        keys = [QueueKey(ack.group, _stored_topic(ack), ack.queue_id) for ack in acks]
         self.service.acknowledge_all([(key, ack.taken_ms, ack.offsets) for key, ack in zip(keys, acks, strict=True)])
         for ack in acks:
             self.polls.wake(ack.group, ack.topic)
@@ -258,9 +260,9 @@ class PopHandler:
         request, now_ms = poll.request, self.clock.now_ms()
         batches: list[TakenBatch] = []
         rest, room, size = 0, request.max_msg_nums, 0
-        for queue_id in self._queue_ids(request) if only is None else (only,):
-            key = QueueKey(request.consumer_group, request.topic, queue_id)
-            queue = self.service.queue(key, from_end=request.init_mode == FROM_END)
+        for key in self._keys(request, only):
+            is_new = request.init_mode == FROM_END and key.topic == request.topic
+            queue = self.service.queue(key, from_end=is_new)
             if room > 0 and size < BATCH_BYTES_MAX:
                 batch = self._take(key, poll, room, now_ms)
                 if batch is not None:
@@ -284,8 +286,7 @@ class PopHandler:
         now_ms = self.clock.now_ms()
         try:
             for batch in batches:
-                key = QueueKey(request.consumer_group, request.topic, batch.queue_id)
-                self.service.give_back(key, taken_ms, batch.offsets, now_ms)
+                self.service.give_back(batch.key, taken_ms, batch.offsets, now_ms)
         except StoreError as error:
             log.warning("Messages of %s stay invisible to %s: %s", request.topic, request.consumer_group, error)
         self.polls.wake(request.consumer_group, request.topic)
@@ -307,6 +308,17 @@ class PopHandler:
             pulled = pulled_messages(batch.result, self.stats.timer() - started, now_ms)
             self.stats.record_pull(key.topic, key.group, key.queue_id, pulled)
         return batch
+
+    def _keys(self, request: PopMessage, only: int | None) -> list[QueueKey]:
+        """Return the queues of a request, then those in which a broker of 5.x has stored retries; `only`: one of the topic."""
+        group = request.consumer_group
+        if only is not None:
+            return [QueueKey(group, request.topic, only)]
+        keys = [QueueKey(group, request.topic, queue_id) for queue_id in self._queue_ids(request)]
+        for name in () if request.order else pop_topics(group, request.topic)[1:]:
+            if (topic := self.topics.get(name)) is not None:
+                keys += [QueueKey(group, name, queue_id) for queue_id in range(topic.read_queue_nums)]
+        return keys
 
     def _queue_ids(self, request: PopMessage) -> list[int]:
         if request.queue_id != ALL_QUEUES:
@@ -371,14 +383,24 @@ def _nothing(code: int, remark: str | None) -> Reply:
     return Reply(code, encode_header(PopMessageResponse()), remark)
 
 
+def _stored_topic(ack: BatchAck) -> str:
+    """Return the topic of the queue that an element of BATCH_ACK_MESSAGE names."""
+    topics = pop_topics(ack.group, ack.topic)
+    return topics[int(ack.retry)] if ack.retry in ("1", "2") else ack.topic
+
+
 def _found(request: PopMessage, batches: list[TakenBatch], now_ms: int, rest: int) -> Reply:
+    topics = pop_topics(request.consumer_group, request.topic)
+    queues = [f"{topics.index(batch.key.topic)} {batch.key.queue_id}" for batch in batches]
     header = PopMessageResponse(
         pop_time=now_ms,
         invisible_time=request.invisible_time,
         revive_qid=ORDERED_QUEUE if request.order else 0,
         rest_num=rest,
-        start_offset_info=";".join(f"0 {batch.queue_id} {batch.offsets[0]}" for batch in batches),
-        msg_offset_info=";".join(f"0 {batch.queue_id} {','.join(map(str, batch.offsets))}" for batch in batches),
+        start_offset_info=";".join(f"{queue} {batch.offsets[0]}" for queue, batch in zip(queues, batches, strict=True)),
+        msg_offset_info=";".join(
+            f"{queue} {','.join(map(str, batch.offsets))}" for queue, batch in zip(queues, batches, strict=True)
+        ),
         order_count_info=";".join(_order_counts(batches)) if request.order else None,
     )
     return Reply(ResponseCode.SUCCESS, encode_header(header), "FOUND", b"".join(batch.records for batch in batches))
@@ -387,6 +409,6 @@ def _found(request: PopMessage, batches: list[TakenBatch], now_ms: int, rest: in
 def _order_counts(batches: list[TakenBatch]) -> Iterator[str]:
     """Yield how often messages were delivered before: of each queue, and of each message that is delivered again."""
     for batch in batches:
-        yield f"0 {batch.queue_id} {max(batch.deliveries.values(), default=0)}"
+        yield f"0 {batch.key.queue_id} {max(batch.deliveries.values(), default=0)}"
         for offset, count in batch.deliveries.items():
-            yield f"0 qo{batch.queue_id}%{offset} {count}"
+            yield f"0 qo{batch.key.queue_id}%{offset} {count}"

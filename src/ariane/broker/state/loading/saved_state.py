@@ -65,6 +65,7 @@ class SavedState:
         self.unsaved: set[str] = set()  # documents that lack changes of the log, or have invalid entries
         self.dropped = 0  # invalid entries of all documents
         self.contents: dict[str, tuple[SavedDocument, ...]] = {}  # by document: its content, and that of its .bak
+        self.foreign: set[str] = set()  # documents that another program has written since
         self.log = change_records.LoadedChanges([], {}, [], 0, set())  # changes that the documents do not hold yet
 
     def load(self) -> Deletions:
@@ -114,6 +115,7 @@ class SavedState:
             newest = sorted(other_contents, key=lambda content: content.n)[-1:]  # the .bak
             self.contents[name] = (SavedDocument(crc, n), *newest)
             if crc not in saved:
+                self.foreign.add(name)
                 self._report_ignored(name, max(saved.values(), default=-1))
         return document
 
