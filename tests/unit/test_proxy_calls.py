@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -341,6 +342,28 @@ def test_an_acknowledged_delivery_is_not_renewed() -> None:
     renewed = Renewed()
     renewed.renewal.close(HANDLE.key("G", "T"), HANDLE.taken_ms)
     assert renewed.scan(51_000) == []
+
+
+def test_other_calls_are_served_between_the_acknowledgements_of_a_large_one() -> None:
+    service = Service()
+    entries = [api.AckMessageEntry(message_id="ID", receipt_handle=str(HANDLE))] * 1_000
+    counts: list[int] = []
+
+    async def count() -> None:
+        while len(service.requests) < len(entries):
+            counts.append(len(service.requests))
+            await asyncio.sleep(0)
+
+    async def run() -> Any:
+        counting = asyncio.create_task(count())
+        reply = await receiving(service).ack_message(
+            api.AckMessageRequest(group=GROUP, topic=TOPIC, entries=entries), call()
+        )
+        await counting
+        return reply
+
+    assert len(asyncio.run(run()).entries) == 1_000
+    assert max(after - before for before, after in itertools.pairwise(counts)) <= 100
 
 
 def test_a_refused_change_or_dead_letter_ends_no_renewal() -> None:
