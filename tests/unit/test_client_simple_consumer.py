@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 
@@ -10,7 +11,7 @@ import pytest
 from client_script import Asked, Script, instance, name_server, raising, route
 from test_client_fetcher import stored
 
-from ariane.client import SimpleConsumer, Sql
+from ariane.client import PoppedMessage, ReconsumeLater, SimpleConsumer, Sql
 from ariane.client.instance.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
 from ariane.client.instance.namespace import Namespace
 from ariane.client.instance.settings import ConsumerSettings
@@ -505,3 +506,92 @@ def test_what_the_protocol_does_not_have_is_refused() -> None:
         SimpleConsumer("ns:1", "g", "T", settings=ConsumerSettings(message_model="broadcasting", offsets_dir="x"))
     with pytest.raises(ConfigError, match="no topic"):
         SimpleConsumer("ns:1", "g", [])
+
+
+# --- push ---
+
+
+async def pushed(consumer: SimpleConsumer, listener: Callable[..., object], seconds: float, clock: FakeClock) -> None:
+    """Let a listener have messages for some seconds."""
+    pushing = asyncio.create_task(consumer.push(listener, invisible=12))
+    until = clock.monotonic() + seconds
+    while clock.monotonic() < until and not pushing.done():
+        await asyncio.sleep(0)
+    pushing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pushing
+
+
+def test_a_listener_gets_what_its_calls_have_room_for_and_acknowledges_by_returning() -> None:
+    stage = Stage({"a": [taken(*(stored(offset) for offset in range(5)))]})
+    calls: list[list[int]] = []
+
+    async def listener(messages: list[PoppedMessage]) -> None:
+        calls.append(offsets(messages))
+
+    async def use(consumer: SimpleConsumer) -> None:
+        await pushed(consumer, listener, 30, stage.clock)
+
+    settings = ConsumerSettings(consume_batch_max=2, concurrency=3)
+    stage.run(use, settings=settings)
+    assert sorted(calls) == [[0, 1], [2, 3], [4]]
+    assert {asked.fields["maxMsgNums"] for asked in stage.of(POP)} == {"6"}
+    assert sorted(stage.outcomes) == [(offset, ConsumeReturn.SUCCESS) for offset in range(5)]
+    assert len(stage.of(ACK)) + len(stage.of(BATCH_ACK)) == 3
+
+
+def test_a_message_whose_listener_fails_is_visible_again_after_its_delay_or_a_dead_letter() -> None:
+    often = record.with_more_reconsume_times(stored(2), 1)
+    stage = Stage({"a": [taken(stored(1), often, stored(3), stored(4))]})
+
+    async def listener(messages: list[PoppedMessage]) -> None:
+        match messages[0].queue_offset:
+            case 3:
+                raise ReconsumeLater("busy", delay_level=1)
+            case 4:
+                raise ReconsumeLater("never", delay_level=-1)
+        raise ValueError("no")
+
+    async def use(consumer: SimpleConsumer) -> None:
+        await pushed(consumer, listener, 5, stage.clock)
+
+    stage.run(use)
+    delays = {asked.fields["offset"]: asked.fields["invisibleTime"] for asked in stage.of(CHANGE)}
+    assert delays == {"1": "10000", "2": "30000", "3": "1000"}
+    assert [asked.fields["delayLevel"] for asked in stage.of(SEND_BACK)] == ["-1"]
+    assert [asked.fields["offset"] for asked in stage.of(ACK)] == ["4"]
+
+
+def test_messages_stay_invisible_while_the_listener_works_and_are_acknowledged_by_their_last_handle() -> None:
+    stage = Stage({"a": [taken(stored(1))]})
+
+    async def use(consumer: SimpleConsumer) -> None:
+        async def listener(messages: list[PoppedMessage]) -> None:
+            until = stage.clock.monotonic() + 14  # longer than the messages are invisible
+            while stage.clock.monotonic() < until:
+                await asyncio.sleep(0)
+
+        await pushed(consumer, listener, 60, stage.clock)
+
+    stage.run(use)
+    assert {asked.fields["invisibleTime"] for asked in stage.of(CHANGE)} == {"12000"}
+    (acknowledged,) = stage.of(ACK)
+    assert acknowledged.fields["extraInfo"].split()[1] == "2000"  # of the answer to a change
+    assert stage.outcomes == [(1, ConsumeReturn.SUCCESS)]
+
+
+def test_calls_that_have_begun_end_before_push_does_and_permanent_errors_are_raised() -> None:
+    stage = Stage({"a": [taken(stored(1)), Command(16, remark="no permission")]})
+    ended: list[int] = []
+
+    async def use(consumer: SimpleConsumer) -> None:
+        async def listener(messages: list[PoppedMessage]) -> None:
+            await settled()
+            ended.extend(offsets(messages))
+
+        with pytest.raises(ReplyError, match="no permission"):
+            await consumer.push(listener)
+        assert ended == [1]
+
+    stage.run(use)
+    assert len(stage.of(ACK)) == 1

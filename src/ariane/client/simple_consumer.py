@@ -12,10 +12,10 @@ acknowledged in that time is delivered again. docs/decisions/0047-a-consumer-cla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Generic, Literal, cast
+from typing import Any, Generic, Literal, cast
 
 import msgspec
 
@@ -26,7 +26,9 @@ from ariane.client.consuming.pop_requests import COUNT_MAX, PopRequests
 from ariane.client.consuming.subscriptions import Sql, TopicSubscriptions, subscription_data
 from ariane.client.delivery.consume_events import ConsumeEvents
 from ariane.client.delivery.delivery_strategy import DeliveryServices
+from ariane.client.delivery.listener_invoker import Listener
 from ariane.client.delivery.popped_message import PoppedMessage, receipt_of
+from ariane.client.delivery.pushed_delivery import PushedDelivery
 from ariane.client.delivery.send_back import SendBack
 from ariane.client.delivery.simple_delivery import INVISIBLE_MAX_S, SimpleDelivery
 from ariane.client.instance import validation
@@ -61,7 +63,8 @@ class SimpleConsumer(ConsumingClient, Generic[P]):
         subscriptions: A topic or a list of topics, for all of their messages; or a mapping of each topic to its tag expression
             (`"*"`, or tags joined by `||`) or `Sql(…)`.
         start: Where to start while the group has no stored offset of a queue: `"first"` or `"last"`.
-        settings: `max_reconsume_times` counts (16 if it is not set); the other fields have no effect.
+        settings: `max_reconsume_times` counts (16 if it is not set), and for `push` `concurrency`, `consume_batch_max`,
+            `consume_timeout` and `close_timeout`; the other fields have no effect.
         client: Settings of the client instance; a shared one has its own.
         trace: True or `TraceSettings` to record each message as consumed: from `receive` until it is settled or visible again.
         hooks: Functions that receive `ConsumeStarted` for each message that `receive` returns, and `ConsumeFinished` when it is
@@ -111,6 +114,7 @@ class SimpleConsumer(ConsumingClient, Generic[P]):
         topics = validation.subscriptions(subscriptions)
         subscribed = [self._subscription(topic, expression) for topic, expression in topics.items()]
         self._subscriptions = {subscription.topic: subscription for subscription in subscribed}
+        self._services: DeliveryServices | None = None  # None before the consumer is opened
         self._delivery: SimpleDelivery | None = None  # messages that are not settled; None unless the consumer is open
         self._membership: PopMembership | None = None  # None unless the consumer is open
 
@@ -167,6 +171,41 @@ class SimpleConsumer(ConsumingClient, Generic[P]):
             raise self._closed()
         await self._delivery.acknowledge([receipt_of(message) for message in messages])
 
+    async def push(
+        self,
+        listener: Callable[[list[PoppedMessage[P]]], Awaitable[None] | None],
+        *,
+        invisible: float | timedelta = INVISIBLE_S,
+    ) -> None:
+        """Pass messages to a listener until this is cancelled, or the consumer closes; then wait for calls that have begun.
+
+        A listener is what it is for a `PushConsumer`: returning acknowledges the messages of a call; raising delivers them again
+        after 10 s, 30 s, 1 min, …, or after the delay of `ReconsumeLater`. They stay invisible while the listener works.
+
+        Args:
+            listener: A coroutine function, or one that runs in a thread.
+            invisible: How long messages stay invisible if this process dies, in seconds or as a `timedelta`.
+
+        Raises:
+            ClientClosed: the consumer is not open.
+            ConfigError: an argument cannot be used.
+            PopUnsupported: a broker does not serve POP.
+            ReplyError: a broker refuses the request, for example without permission.
+
+        Example:
+            async with SimpleConsumer("127.0.0.1:9876", "stock", {"orders": "*"}, start="first") as consumer:
+                await consumer.push(listener)
+        """
+        membership, delivery, services = self._running(), self._delivery, self._services
+        assert delivery is not None and services is not None
+        invisible_s = validation.seconds("invisible", invisible, INVISIBLE_MIN_S, INVISIBLE_MAX_S)
+        called: Listener = validation.callback("listener", listener, "messages")
+
+        async def receive(count: int) -> list[PoppedMessage[Any]]:
+            return await membership.receive(count, invisible_s, TIMEOUT_S)
+
+        await PushedDelivery(services, delivery, called, receive, invisible_s).run()
+
     # --- the group ---
 
     def rates(self) -> dict[str, ConsumeStatus]:
@@ -203,7 +242,7 @@ class SimpleConsumer(ConsumingClient, Generic[P]):
         instance, times_max = self._instance, self.settings.max_reconsume_times
         times_max = RECONSUME_MAX if times_max < 0 else times_max
         sender = MessageSender(instance, INNER_PRODUCER, ProducerSettings())
-        services = DeliveryServices(
+        self._services = services = DeliveryServices(
             instance=instance,
             options=self._options,
             offsets=offsets,
