@@ -54,6 +54,7 @@ async def serve_by_5x() -> None:
         ("ack", ack(2), True),
     ):
         await send(REVIVE, json.dumps(entry).encode(), TAGS=tag, **({"TIMER_DELAY_SEC": "600"} if pending else {}))
+    await send(REVIVE, b"damaged", TAGS="ck")
 
 
 def write_offsets(world: VirtualCluster) -> None:

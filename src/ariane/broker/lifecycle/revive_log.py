@@ -30,7 +30,7 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 CHECK_POINT, ACK, BATCH_ACK = "ck", "ack", "bAck"  # tags
 
 
-class _Entry(
+class _ReviveEntry(
     msgspec.Struct,
     rename={
         "start": "so",
@@ -78,7 +78,7 @@ class _Delivery(NamedTuple):
 
 def resume_deliveries(store: MessageStore, state: PersistentState) -> None:
     """Continue the deliveries of a broker of 5.x that has served the store since ours, with their handles."""
-    if not state.has_foreign_offsets:
+    if not state.has_foreign_offsets or not _revive_queues(state):
         return
     in_flight: dict[QueueKey, dict[int, _Delivery]] = {}
     acked: set[tuple[QueueKey, int, int]] = set()
@@ -122,7 +122,7 @@ def _resume(
     )
 
 
-def _entries(store: MessageStore, state: PersistentState) -> Iterator[tuple[str, _Entry]]:
+def _entries(store: MessageStore, state: PersistentState) -> Iterator[tuple[str, _ReviveEntry]]:
     places = [(TIMER_TOPIC, TIMER_QUEUE, number) for _, number in store.delayed.timers_before(store.commit_log_max)]
     for topic, queue_id in _revive_queues(state):
         first = state.offsets.get(REVIVE_GROUP, topic, queue_id) or 0
@@ -135,7 +135,10 @@ def _entries(store: MessageStore, state: PersistentState) -> Iterator[tuple[str,
         properties = item.property_map()
         tag, topic = properties.get(TAGS, ""), properties.get(REAL_TOPIC, item.topic)
         if topic.startswith(REVIVE_PREFIX) and tag in (CHECK_POINT, ACK, BATCH_ACK):
-            yield tag, msgspec.json.decode(item.body, type=_Entry)
+            try:
+                yield tag, msgspec.json.decode(item.body, type=_ReviveEntry)
+            except msgspec.DecodeError as error:
+                log.error("Cannot read an entry of %s; its messages may be lost or come again: %s", topic, error)
 
 
 def _revive_queues(state: PersistentState) -> list[tuple[str, int]]:
