@@ -15,7 +15,7 @@ from ariane.protocol.records.record import Record
 from ariane.store.check.reader import read_cut
 from ariane.store.disk.files import SystemDisk
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.recovery.log_cut import cut_log, last_readable
+from ariane.store.recovery.log_cut import cut_log, distrust_queues, last_readable
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
@@ -152,6 +152,19 @@ def test_a_log_without_some_of_its_files_is_cut_before_them(missing: list[int]) 
     assert store.commit_log_max == found[0] in ends
     assert first_lost - CONFIG.commit_log_size < found[0] < first_lost
     assert disk.size(path) == found[1] - found[0]
+
+
+def test_queues_of_a_damaged_file_system_are_rebuilt_without_a_record_that_shows_the_loss() -> None:
+    disk = FakeDisk()
+    closed(disk, CONFIG)
+    expected = queues(opened(disk.after_kill()))
+    last = max(path for path in disk.paths() if path.startswith("/store/consumequeue/T/1/"))
+    handle = disk.open(last)
+    disk.pwrite(handle, bytes(disk.size(last) or 0), 0)
+    disk.close(handle)
+    assert queues(opened(disk.after_kill())) != expected  # all entries are below the checkpoint
+    distrust_queues(CONFIG, disk)
+    assert queues(opened(disk)) == expected
 
 
 def test_what_was_cut_off_is_readable(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.store.disk.files import Disk
 from ariane.store.log.epochs import EpochHistory
 from ariane.store.message_store import MessageStore
-from ariane.store.recovery.log_cut import last_readable
+from ariane.store.recovery.log_cut import distrust_queues, last_readable
 
 log = logging.getLogger("ariane.broker.failover.incarnation")
 
@@ -40,15 +40,19 @@ class Incarnation:
     async def check_log(self, config: BrokerConfig, disk: Disk, epochs: EpochHistory) -> None:
         """Read the closed log of a member whose disk has failed, and cut it before the first record that is lost.
 
+        Its queues are rebuilt by the next start.
+
         Raises:
             OSError, StoreError: the log cannot be read, or the incarnation not be stored.
         """
         if not self.identity.has_failed:
             return
-        lost = await asyncio.to_thread(last_readable, to_store_config(config), disk)
+        store_config = to_store_config(config)
+        lost = await asyncio.to_thread(last_readable, store_config, disk)
         if lost is not None:
             self._begin(f"flushed records are missing after {lost[0]}", is_unproven=True).store()
             await cut_member(config, disk, epochs, *lost)
+        await asyncio.to_thread(distrust_queues, store_config, disk)
         self.identity.mark_read()
 
     def check_opened(self, store: MessageStore, *, leads: bool) -> None:

@@ -22,7 +22,7 @@ from ariane.protocol.records.record import FILLER_MAGIC, SIZE_AND_MAGIC
 from ariane.store.disk.file_loading import load_log
 from ariane.store.disk.files import Disk, OpenFiles, write_error
 from ariane.store.disk.segments import NAME_DIGITS, Segments
-from ariane.store.log.checkpoint import CheckpointFile, read_checkpoint
+from ariane.store.log.checkpoint import REBUILDING, CheckpointFile, read_checkpoint
 from ariane.store.log.record_scanner import CHUNK_BYTES, RecordScanner, read_record
 from ariane.store.recovery.store_directory import claim, is_running_or_crashed, mark_running, release
 from ariane.store.types import StoreConfig
@@ -102,6 +102,26 @@ def last_readable(config: StoreConfig, disk: Disk) -> tuple[int, int] | None:
         ), log.stop
     finally:
         files.close()
+
+
+def distrust_queues(config: StoreConfig, disk: Disk) -> None:
+    """Make the next start of a closed store rebuild its queues: a damaged file system may lack entries below the checkpoint.
+
+    Raises:
+        StoreLocked: the store is open.
+        OSError: the checkpoint cannot be written.
+    """
+    if disk.size(config.root) is None:
+        return
+    locks = claim(config, disk)
+    files = OpenFiles(disk, config.open_files_max)
+    try:
+        checkpoint = CheckpointFile(files, f"{config.root}/checkpoint")
+        if checkpoint.latest.safe_offset is not None:  # otherwise they are compared with the log, as those of Java
+            checkpoint.lower(checkpoint.latest._replace(logics_ms=0, queue_files=REBUILDING))
+    finally:
+        files.close()
+        release(disk, locks)
 
 
 def _check_boundary(log: Segments, end: int) -> None:
