@@ -28,6 +28,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import TRACE_TOPIC
 from ariane.pipeline import jobs, round_pacing, run
 from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.source_reader import SourceStream
 from ariane.pipeline.spark_session import get_or_create_session
 from ariane.tables import table_store
 from ariane.testing import LocalCluster
@@ -200,13 +201,15 @@ def begin_of(spark: Any, root: Path, hours: int) -> tuple[int, int]:
 def open_streams(spark: Any, root: Path, job: Any) -> dict[str, Any]:
     """Return the files of each source as a stream, one file per micro-batch."""
     return {
-        source.name: spark.readStream.schema(
-            spark.read.parquet(str(root / source.name)).schema
-            if source.name == jobs.RECORDS.name
-            else source.schema
+        source.name: SourceStream(
+            spark.readStream.schema(
+                spark.read.parquet(str(root / source.name)).schema
+                if source.name == jobs.RECORDS.name
+                else source.schema
+            )
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(root / source.name))
         )
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(root / source.name))
         for source in job.sources
     }  # fmt: skip
 

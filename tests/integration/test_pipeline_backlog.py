@@ -1,9 +1,10 @@
-"""The estimate of a backlog before a Spark session starts, at a broker."""
+"""What the pipeline reads from a broker in its own process: the estimate of a backlog, and the messages of a small micro-batch."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,12 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from ariane.client import Producer
 from ariane.cluster.admin import Admin
-from ariane.model.message import Message
+from ariane.model.message import Message, MessageQueue
 from ariane.pipeline import backlog, jobs
+from ariane.pipeline.publishing import small_batches
+from ariane.spark.read.micro_batches import StreamReader
+from ariane.spark.read.offset_ranges import OffsetRange
+from ariane.spark.read.source_options import parse
 from ariane.testing import LocalCluster
 
 
@@ -33,6 +38,15 @@ def test_a_backlog_is_what_does_not_fit_into_one_micro_batch(tmp_path: Path) -> 
         options = {"namesrv": servers.namesrv, "MaxOffsetsPerTrigger": "1"}  # a choice of the user, not a backlog
         assert backlog.has_backlog(job(19), options, tmp_path)
         assert not backlog.has_backlog(job(20), options, tmp_path)
+
+        for source in (jobs.TRACES, jobs.RECORDS):
+            columns = [column.partition(" ")[0] for column in re.sub("<.*?>", "", source.schema).split(", ")]
+            reader = StreamReader(parse({"namesrv": servers.namesrv, "topic": "T"}), columns)
+            queue = MessageQueue("T", "broker-a", 0)
+            rows = small_batches.read_ranges(reader, [OffsetRange(queue, 3, 5), OffsetRange(queue, 19, 20)])
+            assert rows.column_names == columns
+            assert rows["queue_offset"].to_pylist() == [3, 4, 19]
+            assert small_batches.read_ranges(reader, []).num_rows == 0
 
         offsets = tmp_path / "checkpoint" / "traces" / "offsets"
         offsets.mkdir(parents=True)

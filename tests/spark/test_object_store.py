@@ -24,7 +24,7 @@ import table_stores
 from ariane.cli.__main__ import run as run_command
 from ariane.clock import ms_of
 from ariane.errors import StoreError
-from ariane.pipeline import jobs, run
+from ariane.pipeline import jobs, run, source_reader
 from ariane.pipeline.publishing import table_publisher
 from ariane.pipeline.publishing.table_publisher import TableChange
 from ariane.reports.tables import pipeline_status, table_views
@@ -194,7 +194,12 @@ def test_a_job_writes_tables_that_commands_read(
             settings = run.RunSettings(once=True, keep_days=36_500)
             stop = threading.Event()
             runner = run.JobRunner(
-                spark=spark, job=trace, streams={"traces": messages}, home=home, settings=settings, stop=stop
+                spark=spark,
+                job=trace,
+                streams={"traces": source_reader.SourceStream(messages)},
+                home=home,
+                settings=settings,
+                stop=stop,
             )
             runner.run(run.SilentListener())
     version = table_store.read_version(home, JOURNEYS)

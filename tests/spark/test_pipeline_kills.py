@@ -29,7 +29,7 @@ from trace_frames import after, before, pub
 import ci_form
 import spark_classes
 import table_stores
-from ariane.pipeline import jobs, run
+from ariane.pipeline import jobs, run, source_reader
 from ariane.pipeline.publishing import table_publisher
 from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, TRACE_EVENTS, arrow_types, table_store
@@ -69,7 +69,7 @@ def job(inbox: str, home_text: str, local: str) -> None:
     messages = spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(inbox)
     with table_publisher.lock_tables(home, trace.tables):
         settings = run.RunSettings(interval_s=0.1, keep_days=36_500)
-        streams, stop = {"traces": messages}, threading.Event()
+        streams, stop = {"traces": source_reader.SourceStream(messages)}, threading.Event()
         runner = run.JobRunner(spark=spark, job=trace, streams=streams, home=home, settings=settings, stop=stop)
         runner.run(run.SilentListener())
 

@@ -31,7 +31,7 @@ from ariane.client import (
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError
 from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
-from ariane.pipeline import jobs, run
+from ariane.pipeline import jobs, run, source_reader
 from ariane.pipeline.tables import messages
 from ariane.reports import delay_report, transaction_report
 from ariane.reports.report import Report, Table
@@ -102,7 +102,12 @@ def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, in
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(inbox))
     settings = run.RunSettings(once=True, keep_days=FOREVER)
     runner = run.JobRunner(
-        spark=spark, job=BOTH, streams={"messages": stream}, home=home, settings=settings, stop=threading.Event()
+        spark=spark,
+        job=BOTH,
+        streams={"messages": source_reader.SourceStream(stream)},
+        home=home,
+        settings=settings,
+        stop=threading.Event(),
     )
     runner.run(listener)
     assert listener.progress is not None

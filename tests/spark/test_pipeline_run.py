@@ -103,7 +103,7 @@ class Rounds(run.SilentListener):
 def run_job(
     spark: SparkSession,
     job: jobs.PipelineJob,
-    streams: dict[str, DataFrame],
+    streams: dict[str, source_reader.SourceStream],
     home: Path,
     listener: run.JobListener,
     *,
@@ -132,10 +132,9 @@ class Fed:
         frames.messages(self.spark, rows).coalesce(1).write.mode("append").parquet(str(self._inbox))
         self._sent += len(bodies)
 
-    def messages(self) -> DataFrame:
-        return (
-            self.spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(str(self._inbox))
-        )
+    def messages(self) -> source_reader.SourceStream:
+        files = self.spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1)
+        return source_reader.SourceStream(files.parquet(str(self._inbox)))
 
     def run_once(self) -> run.JobProgress:
         rounds = Rounds()
@@ -292,7 +291,7 @@ def test_micro_batches_of_a_backlog_are_limited() -> None:
     for source in job.sources:
         options = source_options.parse({"namesrv": "127.0.0.1:9876", **source.options, **source.limits})
         limits[source.name] = (options.max_bytes_per_trigger, options.max_offsets_per_trigger)
-    assert limits == {"traces": (32 * 1024 * 1024, None), "messages": (None, 400_000)}
+    assert limits == {"traces": (64 * 1024 * 1024, None), "messages": (None, 400_000)}
 
 
 def test_a_second_pipeline_is_rejected(fed: Fed) -> None:
@@ -471,7 +470,7 @@ def test_an_unavailable_server_is_reported_and_retried(
     def job(tell: Callable[[run.JobProgress], None], stop: threading.Event) -> None:
         home = tmp_path / "tables"
         home.mkdir(exist_ok=True)
-        streams = {"traces": spark.readStream.format("flaky").load()}
+        streams = {"traces": source_reader.SourceStream(spark.readStream.format("flaky").load())}
         run_job(spark, TRACE, streams, home, Rounds(tell), stop=stop)
 
     fault.write_text("away")
@@ -500,7 +499,7 @@ def test_a_permanent_error_stops_the_job(spark: SparkSession, tmp_path: Path) ->
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     (inbox / "part-0.parquet").write_bytes(b"this is no parquet file")
-    messages = spark.readStream.schema(jobs.TRACES.schema).parquet(str(inbox))
+    messages = source_reader.SourceStream(spark.readStream.schema(jobs.TRACES.schema).parquet(str(inbox)))
 
     def job(tell: Callable[[run.JobProgress], None], stop: threading.Event) -> None:
         home = tmp_path / "tables"

@@ -103,10 +103,8 @@ def written(home: Path, table: TableSchema) -> list[Any]:
 def test_the_driver_writes_the_files_that_tasks_write(
     spark: SparkSession, tmp_path: Path, source: jobs.TopicSource, messages: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset": 1}')
-    reader: Any = SimpleNamespace(source=source, _checkpoint=tmp_path, _small=object())
     batch = messages(spark)
+    reader: Any = SimpleNamespace(source=source, _stream=source_reader.SourceStream(batch), _small=object())
 
     def append(home: Path) -> list[bool]:
         with source_reader.SourceReader._rows(reader, batch, 0) as rows_of:
@@ -141,15 +139,15 @@ def test_the_driver_collects_no_more_than_its_limits(spark: SparkSession, monkey
 
 
 def test_the_offsets_of_a_query_state_how_many_messages_a_micro_batch_has(tmp_path: Path) -> None:
-    def is_small(offset: dict[str, Any]) -> bool:
+    def ranges(offset: dict[str, Any]) -> list[tuple[int, int]] | None:
         (tmp_path / "offsets").mkdir(exist_ok=True)
         (tmp_path / "offsets" / "7").write_text("v1\n{}\n" + json.dumps(offset))
-        return small_batches.is_small(tmp_path, 7)
+        small = small_batches.small_ranges(tmp_path, 7)
+        return None if small is None else [(part.start, part.end) for part in small]
 
     def positions(*offsets: int) -> dict[str, Any]:
         return {"T": {"b": {str(queue): offset for queue, offset in enumerate(offsets)}}}
 
-    assert is_small({"from": positions(5, 0), "to": positions(105, 0)})
-    assert not is_small({"from": positions(5, 0), "to": positions(105, 1)})
-    assert is_small({"initial": positions(5, 0)}), "nothing was stored before"
-    assert not is_small({"logOffset": 1}), "files of any size"
+    assert ranges({"from": positions(5, 0), "to": positions(105, 0)}) == [(5, 105)]
+    assert ranges({"from": positions(5, 0), "to": positions(105, 1)}) is None
+    assert ranges({"initial": positions(5, 0)}) == [], "nothing was stored before"

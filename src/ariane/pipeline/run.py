@@ -29,7 +29,7 @@ from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import backlog, maintenance, restarts, round_pacing
 from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.publishing import incremental, small_batches, staged_tables, table_publisher
-from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
+from ariane.pipeline.source_reader import SourceReader, SourceStream, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
 from ariane.tables import TableSchema
@@ -37,7 +37,7 @@ from ariane.tables.table_home import Home
 from ariane.tables.table_store import open_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
@@ -162,13 +162,14 @@ def run(
 
 def read_stream(
     spark: SparkSession, source: TopicSource, options: Mapping[str, str], rounds: Path | None = None
-) -> DataFrame:
-    """Return the messages of a source as a streaming DataFrame that starts at the earliest offsets.
+) -> SourceStream:
+    """Return the messages of a source as a stream that starts at the earliest offsets.
 
     With `rounds` it also reads when the number in this file changes (`round_pacing`), and sizes its micro-batches.
     """
     from ariane.spark import RocketMQSource
     from ariane.spark.read.micro_batches import StreamReader
+    from ariane.spark.read.source_options import parse
 
     class NamedSource(RocketMQSource):
         """The connector under a name of its own.
@@ -190,7 +191,8 @@ def read_stream(
 
     spark.dataSource.register(NamedSource)
     reader = spark.readStream.format(NamedSource.name()).schema(source.schema).option("startingOffsets", "earliest")
-    return reader.options(**{**source.options, **source.limits, **options}).load()
+    messages = reader.options(**{**source.options, **source.limits, **options}).load()
+    return SourceStream(messages, StreamReader(parse({**source.options, **options}), messages.columns))
 
 
 class JobRunner:
@@ -201,7 +203,7 @@ class JobRunner:
         *,
         spark: SparkSession,
         job: PipelineJob,
-        streams: Mapping[str, DataFrame],
+        streams: Mapping[str, SourceStream],
         home: Home,
         settings: RunSettings,
         stop: threading.Event,
@@ -229,10 +231,10 @@ class JobRunner:
         interval_s = None if self._settings.once else self._settings.interval_s
         try:
             for source in self._job.sources:
-                messages = self._streams[source.name]
+                stream = self._streams[source.name]
                 small = self._small_batches(source)
                 reader = SourceReader(
-                    source, messages, home=self._home, interval_s=interval_s, closing=closing, small=small
+                    source, stream, home=self._home, interval_s=interval_s, closing=closing, small=small
                 )
                 self._readers = (*self._readers, reader)
                 # One after another: several at once miss Spark's limit of 10 seconds on a busy machine.

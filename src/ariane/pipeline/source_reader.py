@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ariane.spark.read.micro_batches import StreamReader
+
 # Ariane's own errors in the exception of a query. Spark passes on only the text of a Python error: at the start of a line after a
 # traceback, or within Spark's own line if the connector hides the traceback.
 ARIANE_ERROR = re.compile(r"(?:^|: )ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
@@ -39,6 +41,15 @@ START_POLL_S = 0.1  # between checks whether the Python process of a query has s
 START_POLLS = 100
 BATCH_TIMEOUT_S = 15.0  # for a batch in flight when the jobs are stopped; takes some seconds on a busy machine
 UNAVAILABLE_PAUSE_S = 5.0  # before a query that lost a server is restarted; the source itself has retried before
+
+
+class SourceStream(NamedTuple):
+    """The messages of a source."""
+
+    messages: DataFrame
+    """Streaming data frame."""
+    reader: StreamReader | None = None
+    """Reads small micro-batches in the driver; None: the messages are not in topics."""
 
 
 class RunningQuery(NamedTuple):
@@ -59,7 +70,7 @@ class SourceReader:
     def __init__(
         self,
         source: TopicSource,
-        messages: DataFrame,
+        stream: SourceStream,
         *,
         home: Home,
         interval_s: float | None,
@@ -69,7 +80,7 @@ class SourceReader:
         self.source = source  # topics, and how their records become tables
         # Delays the restart of a query that failed, longer with each failure in a row.
         self.backoff = restarts.RestartBackoff(source.name)
-        self._messages = messages  # streaming DataFrame; each start builds a new query from it
+        self._stream = stream  # each start builds a new query from it
         self._home = home  # tables, status and checkpoints are below it
         # Spark's offsets and commits; a restart continues from it, so it must survive the process.
         self._checkpoint = open_store(home).local_dir / "checkpoint" / source.name
@@ -84,7 +95,7 @@ class SourceReader:
     def start(self) -> RunningQuery:
         """Start the query (again) and return it."""
         until_ms = SYSTEM_CLOCK.now_ms() if self._interval_s is None else None
-        writer = self._messages.writeStream.queryName(self.source.name).foreachBatch(self._append)
+        writer = self._stream.messages.writeStream.queryName(self.source.name).foreachBatch(self._append)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         if self._interval_s is None:
             writer = writer.trigger(availableNow=True)
@@ -131,10 +142,13 @@ class SourceReader:
     @contextmanager
     def _rows(self, batch: DataFrame, number: int) -> Iterator[Callable[[AppendTable], DataFrame | few_rows.Rows]]:
         """Return the function that selects the rows of a table from a micro-batch."""
-        if self._small is not None and small_batches.is_small(self._checkpoint, number):
-            rows = self._small.compute(batch.toArrow())
-            yield lambda append: rows[append.table.name]
-            return
+        reader = self._stream.reader
+        if self._small is not None and reader is not None:
+            ranges = small_batches.small_ranges(self._checkpoint, number)
+            if ranges is not None:
+                rows = self._small.compute(small_batches.read_ranges(reader, ranges))
+                yield lambda append: rows[append.table.name]
+                return
         prepared = self.source.prepare(batch).persist()
         try:
             if self._small is not None and collected_batches.are_collectible(prepared):

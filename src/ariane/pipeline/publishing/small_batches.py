@@ -1,14 +1,15 @@
 """Computes the base tables of a micro-batch of few messages: one job for all tables, and no plan that is built for it.
 
-    messages ─→ Arrow ─ `staged_tables` → rows of all tables → rows of each table by bucket
+    offsets ─ read by the driver → Arrow ─ `staged_tables` → rows of all tables → rows of each table by bucket
 
-The functions are those of large micro-batches, whose tables are written by a job each.
+The functions are those of large micro-batches, whose messages are read by tasks, and whose tables are written by a job each.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +21,15 @@ from pyspark.sql import functions as F
 from ariane.pipeline.publishing import staged_tables
 from ariane.pipeline.publishing.few_rows import Rows
 from ariane.spark.read import offset_ranges
+from ariane.spark.read.offset_ranges import OffsetRange
+from ariane.spark.read.partitions import QueuePartition
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from ariane.spark.read.micro_batches import StreamReader
 
 MAX_MESSAGES = 100  # the driver collects them, and a broker accepts messages of 4 MiB
 MAX_INTERPRETED_BYTES = 1 << 20  # of the messages; code is generated for more
@@ -32,13 +37,21 @@ MAX_INTERPRETED_BYTES = 1 << 20  # of the messages; code is generated for more
 Select = Callable[["DataFrame"], "DataFrame"]
 Tables = Sequence[tuple[TableSchema, Select]]
 
+_reading = threading.Lock()  # sources share the connections of this process
 
-def is_small(checkpoint: Path, number: int) -> bool:
-    """Return whether a micro-batch has few messages, according to its offsets; False if the source has offsets of another kind."""
+
+def small_ranges(checkpoint: Path, number: int) -> list[OffsetRange] | None:
+    """Return the ranges of a micro-batch of few messages, according to its offsets; None if it has more."""
     offset = json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
-    if offset.keys().isdisjoint(("from", "initial")):
-        return False
-    return sum(end - start for _, start, end in offset_ranges.batch_ranges(offset)) <= MAX_MESSAGES
+    ranges = offset_ranges.batch_ranges(offset)
+    return ranges if sum(end - start for _, start, end in ranges) <= MAX_MESSAGES else None
+
+
+def read_ranges(reader: StreamReader, ranges: Iterable[OffsetRange]) -> pa.Table:
+    """Return the messages of ranges, read in this process: a job with a Python worker costs more than few messages."""
+    with _reading:
+        batches = [batch for part in ranges for batch in reader.read(QueuePartition(part))]
+    return pa.Table.from_batches(batches) if batches else pa.table({})
 
 
 class SmallBatches:
