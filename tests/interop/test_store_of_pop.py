@@ -80,6 +80,7 @@ def served_by_java(release: java.JavaRelease, home: Path) -> Iterator[str]:
     "tests/unit/test_revive_log.py::test_messages_in_flight_and_retries_of_a_broker_of_5x_are_delivered",
     "tests/interop/test_store_directory.py::test_a_store_opened_by_java_then_ours_then_java",
 )
+@pytest.mark.timeout(900)
 def test_no_message_is_lost_on_the_way_to_java_4_and_5_and_back(tmp_path: Path) -> None:
     if reason := java.V4.available() or java.V5.available():
         pytest.skip(f"Java peers: {reason}")
