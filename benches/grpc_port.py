@@ -1,6 +1,6 @@
 """The gRPC port: our broker with each transport and the proxy of RocketMQ 5.3.3 with its broker (local mode), in the same run.
 
-    python benches/grpc_port.py [--rounds 2] [--seconds 8] [--warm-up 20] [--servers native java] [--json] [--out FILE]
+    python benches/grpc_port.py [--rounds 2] [--seconds 8] [--warm-up 20] [--servers native java] [--out FILE] [--page FILE]
 
 All servers run at once, on fresh stores; in each round, each load goes to one after the other. Loads, of 128 B to 8 queues:
 
@@ -26,9 +26,11 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import page
 from ariane.errors import ArianeError
 from ariane.testing import java
 from load_program import NATIVE
@@ -41,6 +43,13 @@ TRANSPORTS: Mapping[str, Mapping[str, str]] = {
     "aio": {"grpcTransport": "aio", "grpcTraceEnable": "false"},
 }
 JAVA = "java"
+SERVERS = (*TRANSPORTS, JAVA)
+TITLES = {
+    "send": "sends, native program",
+    "official": "sends, official client",
+    "ack": "received and acknowledged, official client",
+}
+BEGIN, END = "<!-- gRPC port: written by benches/grpc_port.py --page, not by hand -->", "<!-- end of gRPC port -->"
 POM = HERE / "rocketmq5" / "pom.xml"
 PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
 PROXY_HEAP = ("-Xms1g", "-Xmx1g")
@@ -63,21 +72,21 @@ class Server(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--servers", nargs="+", choices=(*TRANSPORTS, JAVA), default=[*TRANSPORTS, JAVA])
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=8.0, help="of a measurement")
     parser.add_argument("--warm-up", type=float, default=30.0, help="seconds of each load for the Java server, once")
     parser.add_argument("--dir", type=Path, help="directory for the stores")
-    parser.add_argument("--json", action="store_true", help="print the result as the last line")
     parser.add_argument("--out", type=Path, help="file for the result")
+    parser.add_argument("--page", type=Path, help="page that receives the table")
     args = parser.parse_args()
     result = measure(args)
-    print("\n".join(table(result)))
+    print(table(result))
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
-    if args.json:
-        print(json.dumps(result))
+    if args.page:
+        args.page.write_text(page.replace_between(args.page.read_text(), BEGIN, END, table(result)))
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -101,6 +110,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             memory[server.name] = memory_mib(server.pid)
         machine = describe_machine(Path(home))
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "load_average_before": average,
         "machine": machine,
         "versions": {**versions(), "rocketmq": "5.3.3"},
@@ -109,21 +119,48 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def table(result: Mapping[str, Any]) -> list[str]:
-    """Return lines of medians."""
-    names = ("messages/s", "p50 ms", "p99 ms", "server µs", "client µs")
-    lines = [f"{'load':<10}{'server':<15}" + "".join(f"{name:>12}" for name in names)]
+def table(result: Mapping[str, Any]) -> str:
+    """Return medians and their ratios to Java, with the setting."""
+    lines = [
+        [
+            "",
+            "server",
+            "messages/s",
+            ": Java",
+            "p50, p99 ms",
+            "server CPU, µs",
+            ": Java",
+            "client CPU, µs",
+            "memory, MiB",
+        ]
+    ]
     for load, by_server in result["rounds"].items():
-        for server, rounds in by_server.items():
-            medians = [statistics.median(figures[name] for figures in rounds) for name in FIGURES]
+        medians = {
+            server: {name: statistics.median(figures[name] for figures in rounds) for name in FIGURES}
+            for server, rounds in by_server.items()
+        }
+        for server, figures in sorted(medians.items(), key=lambda item: SERVERS.index(item[0])):
+            java = medians.get(JAVA, {}) if server != JAVA else {}
+            ratios = [f"{figures[name] / java[name]:.2f}" if java else "" for name in ("rate", "server_cpu_us")]
+            memory = result["memory_mib"][server]["VmRSS"]
+            latency = f"{figures['p50_ms']:.1f}, {figures['p99_ms']:.1f}"
+            cells = [TITLES[load], server, f"{figures['rate']:,.0f}", ratios[0], latency]
             lines.append(
-                f"{load:<10}{server:<15}{medians[0]:>12,.0f}" + "".join(f"{value:>12.1f}" for value in medians[1:])
+                [
+                    *cells,
+                    f"{figures['server_cpu_us']:.0f}",
+                    ratios[1],
+                    f"{figures['client_cpu_us']:.0f}",
+                    f"{memory:,.0f}",
+                ]
             )
-    for server, memory in result["memory_mib"].items():
-        lines.append(
-            f"{'memory':<10}{server:<15}" + "".join(f"{name} {mib:,.0f} MiB  " for name, mib in memory.items())
-        )
-    return lines
+    machine, versions = result["machine"], result["versions"]
+    setting = (
+        f"Measured {result['date']}, medians of {len(next(iter(by_server.values())))} rounds. {machine['processor']}, "
+        f"{machine['cores']} cores shared with the clients, load average before {result['load_average_before']:.2f}. "
+        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}."
+    )
+    return f"{setting}\n\n{page.markdown(lines)}"
 
 
 # --- loads ---
