@@ -6,14 +6,17 @@ version, and finally every row exists exactly once. ARIANE_KILLS sets the number
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +26,6 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
 import trace_frames as frames
-from test_source_kills import descendants
 from trace_frames import after, before, pub
 
 import ci_form
@@ -32,7 +34,7 @@ import table_stores
 from ariane.pipeline import jobs, run, source_reader
 from ariane.pipeline.publishing import table_publisher
 from ariane.reports.tables import table_views
-from ariane.tables import JOURNEYS, TRACE_EVENTS, arrow_types, table_store
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TableSchema, arrow_types, table_store
 from ariane.tables.table import split_type
 from ariane.tables.table_home import Home, object_home
 
@@ -43,7 +45,9 @@ EXTRA_FILES = 3  # read after the last kill
 MAINTENANCE_INTERVAL_S = 10.0
 DRIVER_SHARE = 0.15  # of the kills: a driver takes up to two minutes until its first batch, on a busy machine
 LOOK_PAUSE_S = 1.0  # between looks of the reader: each one takes most of a CPU-second in the server of a store
+KILL_PAUSE_S = 8.0  # at most, between kills: a task fails for good with its fourth worker
 MESSAGES = 5  # of a file, each with the traces of a send and of a consumption
+RECORDS = 3  # of a message
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900 + 120 * KILLS)]
 
@@ -54,8 +58,6 @@ def home_of(text: str, local: Path) -> Home:
 
 def job(inbox: str, home_text: str, local: str) -> None:
     """Run the process to kill: the trace job over a stream of files, one file per batch."""
-    import threading
-
     from ariane.pipeline.spark_session import get_or_create_session
 
     home = home_of(home_text, Path(local))
@@ -103,6 +105,10 @@ class Reader:
         self.reads += 1
         return self._seen
 
+    def look_until(self, stop: threading.Event) -> None:
+        while not stop.wait(LOOK_PAUSE_S):
+            self.look()
+
 
 @pytest.fixture(params=["directory", *table_stores.STORES])
 def home_text(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
@@ -137,60 +143,84 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(tmp_path: Pa
         rows = [frames.message(body, number * MESSAGES + offset) for offset, body in enumerate(bodies)]
         # Not by a session of Spark, which would compete with the job.
         pq.write_table(pa.Table.from_pylist(rows, schema), inbox / f"{number}.parquet")
-    reader = Reader(home)
-    total = count * MESSAGES * 3
-    killed: Counter[str] = Counter()
-    while True:
+    reader, stop, killing = Reader(home), threading.Event(), Killing(inbox, home, tmp_path, count * MESSAGES, chance)
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(reader.look_until, stop)
+        try:
+            while killing.kill_some():
+                assert not looking.done(), looking.result()
+                print(f"killed {dict(killing.done)}, {reader.reads} reads", flush=True)
+        finally:
+            stop.set()
+        looking.result()
+    assert reader.look() == count * MESSAGES * RECORDS
+    with table_views.open_views(home, table_views.whole_table(JOURNEYS)) as sql:
+        results = table_views.query(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
+    assert results == [{"result": "success", "messages": count * MESSAGES}]
+    print(f"killed {dict(killing.done)}, {reader.reads} reads, {table_store.read_version(home, TRACE_EVENTS)!r:.80}")
+
+
+class Killing:
+    """Drivers one after the other, their kills and those of their workers."""
+
+    def __init__(self, inbox: Path, home: Home, local: Path, messages: int, chance: random.Random) -> None:
+        self._arguments = (str(inbox), str(home), str(local))
+        self._home = home
+        self._messages = messages
+        self._chance = chance
+        self._deadline = time.monotonic() + 600 + 60 * KILLS
+        self.done: Counter[str] = Counter()
+
+    def kill_some(self) -> bool:
+        """Start a driver, kill workers and then the driver. Return False if the driver is the last one and has read everything."""
         running = subprocess.Popen(
-            [sys.executable, __file__, str(inbox), home_text, str(tmp_path)],
+            [sys.executable, __file__, *self._arguments],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
             stdout=subprocess.DEVNULL,
         )
+        total = self._messages * RECORDS
         try:
-            before_it = reader.look()
-            deadline = time.monotonic() + 600 + 20 * KILLS
-            # Until it has done something since its start, and then for a random moment longer.
-            while reader.look() == before_it < total:
-                assert running.poll() is None, "the job ended by itself"
-                assert time.monotonic() < deadline, "the job does nothing"
-                time.sleep(LOOK_PAUSE_S)
-            while killed.total() < KILLS:
-                until = time.monotonic() + chance.uniform(0, 2)
-                while time.monotonic() < until:
-                    reader.look()
-                    time.sleep(LOOK_PAUSE_S)
-                workers = [pid for pid, command in descendants(running.pid).items() if "pyspark.worker" in command]
-                if not workers and reader.look() < total:  # the next batch starts some
-                    assert running.poll() is None, "the job ended by itself"
-                    assert time.monotonic() < deadline, "the job does nothing"
-                    continue
-                if not killed or not workers or chance.random() < DRIVER_SHARE:
-                    break
-                os.kill(chance.choice(workers), signal.SIGKILL)
-                killed["worker"] += 1
-            is_last = killed.total() == KILLS
-            while is_last and (reader.look() < total or journeys(home) < count * MESSAGES):
-                assert running.poll() is None, "the job ended by itself"
-                assert time.monotonic() < deadline, "the job does not get to the end"
-                time.sleep(LOOK_PAUSE_S)
+            # Until it has done something since its start, and then for random moments longer.
+            before_it = row_count(self._home, TRACE_EVENTS)
+            self._wait(running, lambda: before_it == total or row_count(self._home, TRACE_EVENTS) > before_it)
+            while self.done.total() < KILLS:
+                time.sleep(self._chance.uniform(0, KILL_PAUSE_S))
+                # The next batch starts some workers.
+                self._wait(running, lambda: workers(running.pid) or row_count(self._home, TRACE_EVENTS) == total)
+                pids = workers(running.pid)
+                if not self.done or not pids or self._chance.random() < DRIVER_SHARE:
+                    self.done["driver"] += 1
+                    return True
+                os.kill(self._chance.choice(pids), signal.SIGKILL)
+                self.done["worker"] += 1
+            self._wait(running, lambda: row_count(self._home, TRACE_EVENTS) == total)
+            self._wait(running, lambda: row_count(self._home, JOURNEYS) == self._messages)
+            return False
         finally:
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
-        if is_last:
-            break
-        killed["driver"] += 1
-        print(f"killed {dict(killed)}, {reader.reads} reads", flush=True)
-    assert reader.look() == total
-    with table_views.open_views(home, table_views.whole_table(JOURNEYS)) as sql:
-        results = table_views.query(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
-    assert results == [{"result": "success", "messages": count * MESSAGES}]
-    print(f"killed {dict(killed)}, {reader.reads} reads, {table_store.read_version(home, TRACE_EVENTS)!r:.80}")
+
+    def _wait(self, running: subprocess.Popen[bytes], condition: Callable[[], object]) -> None:
+        while not condition():
+            assert running.poll() is None, "the job ended by itself"
+            assert time.monotonic() < self._deadline, "the job does nothing"
+            time.sleep(0.2)
 
 
-def journeys(home: Home) -> int:
-    now = table_store.read_version(home, JOURNEYS)
-    return now.rows if now else 0
+def workers(driver: int) -> list[int]:
+    """Return the Python workers of a driver, which is the first process of its session: also those whose daemon was killed."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(path.parent.name)) == driver and "pyspark.worker" in path.read_text():
+                pids.append(int(path.parent.name))
+    return pids
+
+
+def row_count(home: Home, table: TableSchema) -> int:
+    version = table_store.read_version(home, table)
+    return version.rows if version else 0
 
 
 if __name__ == "__main__":
