@@ -6,7 +6,7 @@ All servers run at once, on fresh stores; in each round, each load goes to one a
 
     send      the native load program (`native/core/examples/grpc_load.rs`), 64 sends in flight on one connection
     official  the official Java client 5.2.0, 64 asynchronous sends in flight, in a process that warms up first
-    ack       the official Java client, 4 threads that receive 32 messages and acknowledge each, from what was sent before
+    ack       the official Java client, 4 threads that receive 32 messages and acknowledge them at once, of what was sent before
 
 CPU time is that of the whole process of a server, per message. Java's writes no traces; `native-traced` writes those of its
 clients. The first round warms up: Java's server compiles its code while it runs.

@@ -20,7 +20,7 @@ STORES = [
     pytest.param(
         "hdfs",
         marks=pytest.mark.long(
-            "tests/spark/test_object_store.py::test_versions_are_committed_once_and_read_by_all",
+            "tests/spark/test_object_store.py::test_a_job_writes_tables_that_commands_read",
             "tests/crash/test_table_kills.py::test_each_row_is_there_once_after_kills",
         ),
     ),

@@ -301,6 +301,10 @@ def test_a_killed_master_is_replaced_and_returns_without_its_last_records(
     running.run(work)
 
 
+@pytest.mark.long(
+    "tests/simulation/test_failover.py::test_every_acknowledged_record_survives",
+    "tests/unit/test_failover_decisions.py::test_a_master_stops_at_its_deadline_and_resumes_its_epoch_only_under_its_lease",
+)
 def test_a_stopped_process_does_not_answer_when_it_continues(running: RunningSet, record_property: Record) -> None:
     brokers = running.brokers
 

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from ariane import Admin, ClientSettings, ConsumerSettings, Producer, PushConsumer
 from ariane.broker.broker import Broker
 from ariane.errors import ArianeError
@@ -88,6 +90,9 @@ def local_addr(port: int) -> str:
     return f"127.0.0.1:{port}"
 
 
+@pytest.mark.long(
+    "tests/unit/test_name_servers.py::test_name_servers_are_tried_until_one_has_the_route",
+)
 def test_name_servers_are_lost_and_added_under_load(tmp_path: Path) -> None:
     async def work() -> None:
         ports = broker_ports(2)

@@ -20,6 +20,11 @@ from ariane.testing.java import free_ports
 DEMO_S = 240
 
 
+@pytest.mark.long(
+    "tests/integration/test_up.py::test_the_endless_demo_consumes_orders_and_feeds_its_slave",
+    "tests/spark/test_pipeline_records.py::test_from_a_broker_to_the_reports",
+    "tests/integration/test_local_cluster_kill.py::test_acknowledged_messages_survive_a_kill_under_load",
+)
 @pytest.mark.spark
 @pytest.mark.timeout(DEMO_S + 60)
 def test_a_killed_broker_loses_and_reorders_no_messages(tmp_path: Path):

@@ -17,7 +17,13 @@ from etcd_cluster import PROGRAM, REASON, EtcdCluster
 from failover_processes import broker_set
 from tls_files import TestAuthority
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason=REASON)
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason=REASON),
+    pytest.mark.long(
+        "tests/integration/test_broker_set_failover.py::test_a_killed_master_is_replaced_and_returns_without_its_last_records",
+        "tests/integration/test_encrypted_cluster.py::test_a_slave_that_encrypts_its_requests_encrypts_replication",
+    ),
+]
 
 
 def test_a_set_that_encrypts_every_connection_fails_over(tmp_path: Path) -> None:

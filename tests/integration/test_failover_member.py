@@ -73,6 +73,10 @@ def test_6468_a_failed_disk_ends_the_lease_and_the_incarnation() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.long(
+    "tests/unit/test_failover_decisions.py::test_a_hanging_disk_makes_a_member_ineligible",
+    "tests/integration/test_failover_member.py::test_a_master_whose_disk_hangs_gives_the_lease_up_and_is_not_elected_again_at_once",
+)
 def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room() -> None:
     async def work() -> None:
         configs, service = configs_of("ab"), MemoryCoordination()

@@ -61,6 +61,9 @@ def run(program: Path, *arguments: object, status: int = 0) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.long(
+    "tests/integration/test_load_program.py::test_everything_that_was_sent_is_read",
+)
 def test_its_own_tests_pass(load_program: Path) -> None:
     done = cargo("test", "--package", "ariane-load")
     assert done.returncode == 0, done.stdout + done.stderr

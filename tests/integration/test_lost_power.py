@@ -79,6 +79,10 @@ def test_a_set_that_flushes_before_it_acknowledges_goes_on(monkeypatch: pytest.M
     asyncio.run(work())
 
 
+@pytest.mark.long(
+    "tests/unit/test_failover_decisions.py::test_with_an_accepted_loss_a_member_leads_alone_that_the_set_does_not_list",
+    "tests/integration/test_lost_power.py::test_the_command_promotes_a_member_of_a_set_without_one",
+)
 def test_without_flushes_no_member_leads_until_the_operator_accepts_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         configs, service = configs_of("ab", flush_interval_commit_log=NEVER_MS), MemoryCoordination()

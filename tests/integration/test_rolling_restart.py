@@ -156,15 +156,10 @@ def test_a_set_with_failover_is_restarted_without_a_failed_send(tmp_path: Path) 
         etcd.stop()
 
 
-ASYNC = pytest.param(
-    "ASYNC_MASTER",
-    marks=pytest.mark.long(
-        "tests/integration/test_rolling_restart.py::test_masters_with_slaves_are_restarted_without_a_failed_send"
-    ),
+@pytest.mark.long(
+    "tests/integration/test_cluster_maintenance.py::test_a_rolling_restart_fails_no_send",
 )
-
-
-@pytest.mark.parametrize("role", [ASYNC, "SYNC_MASTER"])
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
 def test_masters_with_slaves_are_restarted_without_a_failed_send(tmp_path: Path, role: str) -> None:
     async def work() -> None:
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))

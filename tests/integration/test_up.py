@@ -191,6 +191,10 @@ def test_the_endless_demo_consumes_orders_and_feeds_its_slave(
     assert max(map(len, own)) <= 80, own
 
 
+@pytest.mark.long(
+    "tests/integration/test_broker_set_failover.py::test_a_killed_master_is_replaced_and_returns_without_its_last_records",
+    "tests/integration/test_up.py::test_two_brokers_with_slaves_serve_one_topic",
+)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
 def test_a_killed_master_of_the_failover_demo_loses_nothing(home: Path):
     options = ("--demo", "--failover", "--exit", "--kills", "1", "--kill-every", "1", "--tls")

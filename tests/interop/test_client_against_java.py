@@ -213,6 +213,10 @@ def test_batches_and_one_way_sends_arrive_while_one_name_server_is_down(peers, t
     )
 
 
+@pytest.mark.long(
+    "tests/interop/test_mixed_groups.py::test_three_members_share_the_queues_without_loss_or_double_assignment",
+    "tests/simulation/test_order.py::test_order_is_preserved",
+)
 def test_orderly_delivery_is_preserved_while_members_join_and_leave(peers, topic, group):
     steps: dict[str, list[int]] = defaultdict(list)
 
@@ -421,6 +425,9 @@ def test_an_error_response_is_raised_with_the_remark_of_the_broker(peers):
     asyncio.run(play())
 
 
+@pytest.mark.long(
+    "tests/integration/test_local_cluster_kill.py::test_consumers_go_on_when_the_broker_is_back",
+)
 def test_clients_survive_a_restart_of_their_broker(tmp_path, topic, group):
     port, store = java.free_port(), tmp_path / "store"
     files = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}

@@ -87,6 +87,10 @@ def test_python_sends_receives_and_recalls_each_kind_of_message(client_python: s
     )
 
 
+@pytest.mark.long(
+    "tests/integration/test_cluster_proxy.py::test_a_message_that_is_visible_again_and_one_for_dead_letters",
+    "tests/interop/test_cluster_proxy_with_java.py::test_python_sends_receives_and_recalls_each_kind_of_message",
+)
 def test_a_push_consumer_receives_what_it_has_refused_once_more(
     client_python: str, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,6 +100,10 @@ def test_a_push_consumer_receives_what_it_has_refused_once_more(
     assert "Could not renew" not in caplog.text  # the handles of retries are valid
 
 
+@pytest.mark.long(
+    "tests/integration/test_cluster_proxy.py::test_a_transaction_is_checked_at_the_client_and_committed_at_its_broker",
+    "tests/interop/test_cluster_proxy_with_java.py::test_python_sends_receives_and_recalls_each_kind_of_message",
+)
 def test_transactions_are_committed_rolled_back_and_checked(client_python: str, address: str) -> None:
     (checked,) = run_python(client_python, address, "transactions", topic="Transactions")
     assert checked == {"event": "checked", "body": "checked"}

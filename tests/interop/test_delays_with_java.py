@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from interop_servers import consume, produce, pull_all
 
 from ariane.client import ConsumerSettings, LitePullConsumer, Producer, PushConsumer
@@ -71,6 +72,9 @@ def assert_in_time(came: dict[str, Any], first_ms: int, last_ms: int) -> None:
     assert first_ms <= came["storeTimestamp"] <= came["receivedAt"] <= last_ms + LATE_MS, came
 
 
+@pytest.mark.long(
+    "tests/interop/test_client_features_at_java.py::test_delay_levels",
+)
 def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
     received: list[tuple[float, ReceivedMessage]] = []
 
@@ -103,6 +107,10 @@ def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
         assert message.properties["DELAY"] == message.body.decode()
 
 
+@pytest.mark.long(
+    "tests/interop/test_client_against_java.py::test_messages_without_remaining_attempts_become_dead_letters",
+    "tests/interop/test_retries_java.py::test_a_java_consumer_receives_retries_until_the_dead_letter",
+)
 def test_the_delay_level_increases_with_each_retry_until_the_dead_letter(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, message_delay_level="9s 9s 1s 2s 3s 4s") as servers:
         namesrv = servers.namesrv
@@ -126,6 +134,10 @@ JAVA_LEVELS = {
 }
 
 
+@pytest.mark.long(
+    "tests/interop/test_store_directory.py::test_a_store_opened_by_java_then_ours_then_java",
+    "tests/interop/test_delays_with_java.py::test_java_clients_use_delays_of_our_broker",
+)
 def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -> None:
     """Ours, Java, ours: each delivers pending messages of the other. A killed Java broker loses up to 10 s of progress."""
     with LocalCluster(tmp_path, message_delay_level=LEVELS) as servers:

@@ -31,6 +31,10 @@ USERS_OF_5X = {
 }
 
 
+@pytest.mark.long(
+    "tests/interop/test_users_with_java.py::test_signed_clients_may_do_what_policies_allow",
+    "tests/interop/test_tls_with_java.py::test_java_clients_verify_and_are_verified",
+)
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
 def test_only_encrypted_and_signed_requests_are_served(tmp_path: Path, release: java.JavaRelease) -> None:
     if reason := release.available():

@@ -29,6 +29,12 @@ from ariane.model.message import Message, ReceivedMessage
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.testing import java
 
+pytestmark = pytest.mark.long(
+    "tests/unit/test_exporter_comparison.py::test_every_series_of_apache_has_its_counterpart",
+    "tests/interop/test_java_statistics.py::test_both_brokers_return_the_same_structure",
+)
+
+
 JAR = os.environ.get("ARIANE_APACHE_EXPORTER", "")
 DEADLINE_S = 120
 EVERY_5_S = "0/5 * * * * ?"

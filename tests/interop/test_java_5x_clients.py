@@ -96,6 +96,9 @@ def test_pop_consumers(namesrv: str) -> None:
     ]
 
 
+@pytest.mark.long(
+    "tests/interop/test_transactions_java.py::test_transactions_of_a_java_producer_at_our_broker",
+)
 def test_transactions(namesrv: str) -> None:
     printed = run("Transact", namesrv, "X5", "XP", "3", "4", "first=commit,rollback,unknown")
     assert [event["key"] for event in printed if event["event"] == "check"] == ["K-2"]
@@ -103,6 +106,9 @@ def test_transactions(namesrv: str) -> None:
     assert bodies(consumed) == [b"message 0", b"message 2"]
 
 
+@pytest.mark.long(
+    "tests/interop/test_delays_with_java.py::test_java_clients_use_delays_of_our_broker",
+)
 def test_delays_by_level_and_time(namesrv: str) -> None:
     create(namesrv, "D5")
     with java.V5.start("ariane.peers.Consume", [namesrv, "D5", "d", "*", "2", "60"]) as consumer:
@@ -114,6 +120,10 @@ def test_delays_by_level_and_time(namesrv: str) -> None:
     assert by_time[1] >= int(by_time[0]["properties"]["TIMER_DELIVER_MS"])
 
 
+@pytest.mark.long(
+    "tests/interop/test_java_5x_clients.py::test_producers_and_consumers",
+    "tests/interop/test_retries_java.py::test_messages_failed_by_a_java_consumer_become_dead_letters",
+)
 def test_retries_and_requests(namesrv: str) -> None:
     run("Produce", namesrv, "R5", "P", "1")
     run("Consume", namesrv, "R5", "r", "*", "1", "60")  # creates the retry topic, which Java looks for when it starts

@@ -86,6 +86,10 @@ def test_java_clients_work_with_an_account(tmp_path: Path) -> None:
             produce(namesrv, 1, USER, topic="Other")
 
 
+@pytest.mark.long(
+    "tests/interop/test_mqadmin_acl.py::test_accounts_are_created_printed_and_deleted_alike",
+    "tests/interop/test_java_administration.py::test_java_clients_work_with_an_account",
+)
 def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)

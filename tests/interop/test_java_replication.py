@@ -85,6 +85,9 @@ def test_our_slave_replicates_a_java_master(tmp_path: Path) -> None:
         asyncio.run(asyncio.wait_for(run(name_server.addr, master.close, broker.addr), 200))
 
 
+@pytest.mark.long(
+    "tests/interop/test_java_replication.py::test_our_slave_replicates_a_java_master",
+)
 def test_our_slave_replicates_plain_from_a_java_master_that_accepts_tls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -124,6 +124,10 @@ class Servers(NamedTuple):
         return "\n".join(self.produce(topic, count, *options, status=2))
 
 
+@pytest.mark.long(
+    "tests/integration/test_limits.py::test_each_limit_is_changed_exceeded_answered_and_counted",
+    "tests/interop/test_limits_with_java.py::test_java_clients_at_limits_of_connections_and_requests",
+)
 def test_java_clients_at_limits_of_objects_accounts_and_bytes(tmp_path: Path) -> None:
     if reason := java.V5.available():
         pytest.skip(f"Java peers: {reason}")

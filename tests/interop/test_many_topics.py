@@ -164,6 +164,10 @@ def test_a_restarted_broker_replaces_its_previous_registration(tmp_path: Path) -
         asyncio.run(asyncio.wait_for(work(server.addr), 120))
 
 
+@pytest.mark.long(
+    "tests/interop/test_many_topics.py::test_a_restarted_broker_replaces_its_previous_registration",
+    "tests/integration/test_nameserver.py::test_query_data_version_reports_whether_to_register",
+)
 def test_a_restarted_name_server_has_all_topics_after_the_next_change(tmp_path: Path) -> None:
     port = java.free_port()
 

@@ -131,6 +131,9 @@ def test_a_java_consumer_sends_back_to_ours(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.long(
+    "tests/interop/test_namespace_with_java.py::test_java_and_ours_share_a_namespace",
+)
 def test_either_client_answers_checks_of_the_others_transactions(tmp_path: Path) -> None:
     checked: list[ReceivedMessage] = []
 

@@ -218,6 +218,10 @@ def test_transactions_of_python_are_committed_rolled_back_and_checked(client_pyt
     assert sorted(event["body"] for event in received) == ["checked", "commit"]
 
 
+@pytest.mark.long(
+    "tests/interop/test_official_5x_clients.py::test_python_sends_receives_and_recalls_each_kind_of_message",
+    "tests/interop/test_official_5x_clients.py::test_node_sends_receives_and_retries",
+)
 def test_java_with_its_defaults_which_encrypt(java_command: list[str], address: str, cluster: LocalCluster) -> None:
     create_ordered_group(cluster.namesrv, "java-ordered")
     command = [*java_command, address, "Java", "JavaTransactions", "JavaOrdered", "java"]

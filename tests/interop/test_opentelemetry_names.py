@@ -16,7 +16,12 @@ from ariane import Message, Producer, PushConsumer, ReceivedMessage
 from ariane.metrics.broker.opentelemetry_names import OPENTELEMETRY_METRICS
 from ariane.testing import java
 
-pytestmark = pytest.mark.interop
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.long(
+        "tests/unit/test_metrics_exposition.py::test_both_formats_are_valid",
+    ),
+]
 
 DEADLINE_S = 90.0
 OF_EXPORTER = {"otel_scope_name", "otel_scope_version"}  # labels of later exporters, without a meaning for the broker

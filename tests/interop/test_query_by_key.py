@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from interop_servers import produce
 
 from ariane.cluster.admin import Admin
@@ -105,6 +106,9 @@ def test_an_id_from_a_client_with_a_fast_clock_is_found(tmp_path: Path) -> None:
         assert f"UNIQ_KEY={ahead}" in by_unique_key(namesrv, ahead)
 
 
+@pytest.mark.long(
+    "tests/interop/test_query_by_key.py::test_an_id_from_a_client_with_a_fast_clock_is_found",
+)
 def test_our_tools_find_an_id_from_a_fast_clock_at_a_java_broker(tmp_path: Path) -> None:
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
         produce(ns.addr, 1)
@@ -151,6 +155,9 @@ def test_the_index_of_a_killed_java_broker_is_completed(tmp_path: Path) -> None:
         every_id(namesrv, sent)
 
 
+@pytest.mark.long(
+    "tests/interop/test_query_by_key.py::test_mqadmin_finds_messages_of_java_producers",
+)
 def test_results_truncated_silently_by_a_java_broker_are_reported(tmp_path: Path) -> None:
     async def run(namesrv: str, addr: str, offset_id: str) -> QueryResult:
         async with Admin(namesrv) as admin:

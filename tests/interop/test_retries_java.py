@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from interop_servers import consume, produce, pull_all
 
 from ariane.client import ClientSettings, ConsumerSettings, LitePullConsumer, Producer, PushConsumer
@@ -123,6 +124,10 @@ def test_mqadmin_consumes_messages(tmp_path: Path) -> None:
         assert sorted(re.findall(r"message \d", shown)) == [f"message {number}" for number in range(4)], shown
 
 
+@pytest.mark.long(
+    "tests/interop/test_retries_java.py::test_mqadmin_sends_requests_to_our_consumer",
+    "tests/interop/test_retries_java.py::test_mqadmin_consumes_messages",
+)
 def test_mqadmin_sends_requests_to_a_java_consumer(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as servers:
         namesrv = servers.namesrv
@@ -249,6 +254,9 @@ def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Pat
 # --- a Java broker between them ---
 
 
+@pytest.mark.long(
+    "tests/interop/test_retries_java.py::test_mqadmin_sends_requests_to_our_consumer",
+)
 def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
     async def work(namesrv: str) -> None:
         received: list[ReceivedMessage] = []

@@ -33,7 +33,13 @@ def our_name_server() -> Iterator[str]:
         yield cluster.namesrv
 
 
-@pytest.fixture(params=["Ariane", "5.3.3"])
+AT_JAVA = pytest.mark.long(
+    "tests/integration/test_simple_consumer.py::test_filters_dead_letters_and_traces",
+    "tests/interop/test_cluster_proxy_with_java.py::test_python_sends_receives_and_recalls_each_kind_of_message",
+)
+
+
+@pytest.fixture(params=["Ariane", pytest.param("5.3.3", marks=AT_JAVA)])
 def name_server(request: pytest.FixtureRequest, java_servers: JavaServersOf) -> str:
     if reason := java.V5.available():
         pytest.skip(f"Java peers: {reason}")

@@ -55,6 +55,10 @@ def frame(count: int) -> pa.RecordBatch:
     )
 
 
+@pytest.mark.long(
+    "tests/spark/test_sink.py::test_a_written_batch_is_read_back_with_all_columns",
+    "tests/interop/test_client_against_java.py::test_java_reads_what_we_compress_and_send_over_tls",
+)
 def test_rows_written_to_a_java_broker_are_read_by_a_java_client(tmp_path: Path) -> None:
     with (
         java.name_server(tmp_path / "ns") as name_server,

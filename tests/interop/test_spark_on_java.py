@@ -88,6 +88,9 @@ def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
             cluster(peers.namesrv, useTls="true", tlsVerify=verify).queues("T")
 
 
+@pytest.mark.long(
+    "tests/interop/test_spark_on_java.py::test_permissive_servers_are_read_over_tls",
+)
 def test_the_server_certificate_is_verified(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=names.example"]

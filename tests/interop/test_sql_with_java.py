@@ -203,6 +203,9 @@ def test_unsupported_filters_fail_the_start_of_a_java_consumer(tmp_path, allowed
             consume(servers.namesrv, "T", "G", expression, 1)
 
 
+@pytest.mark.long(
+    "tests/interop/test_client_features_at_java.py::test_push_by_sql",
+)
 def test_our_consumer_receives_matching_messages_from_a_java_broker(tmp_path):
     async def play(namesrv: str) -> list[str]:
         received: list[str] = []
@@ -228,6 +231,9 @@ def test_our_consumer_receives_matching_messages_from_a_java_broker(tmp_path):
         assert sorted(asyncio.run(play(ns.addr))) == ["16", "17", "18", "19"]
 
 
+@pytest.mark.long(
+    "tests/unit/test_broker_filters.py::test_the_file_has_the_format_of_java",
+)
 def test_filter_files_are_exchangeable_between_the_brokers(tmp_path):
     """Our consumerFilter.json is read and rewritten by a Java broker, and vice versa."""
     store, home = tmp_path / "store", tmp_path / "java"

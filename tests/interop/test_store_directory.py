@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from interop_servers import produce, pull_all
 
 from ariane.testing import LocalCluster, java
@@ -43,6 +44,9 @@ def by_java(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[
     return before, after
 
 
+@pytest.mark.long(
+    "tests/interop/test_store_directory.py::test_a_store_opened_by_java_then_ours_then_java",
+)
 def test_a_store_opened_by_ours_then_java_then_ours(tmp_path: Path) -> None:
     _, first = by_us(tmp_path, 700)
     before, second = by_java(tmp_path, 701)

@@ -133,6 +133,10 @@ def records(home: Path, topic: str) -> list[Record]:
     return results
 
 
+@pytest.mark.long(
+    "tests/interop/test_store_directory.py::test_a_store_opened_by_java_then_ours_then_java",
+    "tests/interop/test_transactions_java.py::test_transactions_of_a_java_producer_at_our_broker",
+)
 def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> None:
     """Half messages that one broker left open are checked by the next; completed ones are not."""
     quiet = {"transaction_time_out": 1, "transaction_check_interval": 700, "transaction_check_max": 1000}
@@ -162,6 +166,9 @@ def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> N
         assert len(pull_all(namesrv, HALF_TOPIC)) == before  # nothing is open, so nothing is copied
 
 
+@pytest.mark.long(
+    "tests/interop/test_transactions_java.py::test_transactions_of_a_java_producer_at_our_broker",
+)
 def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_path: Path) -> None:
     # A Java client registers its group a second after its start; a check before that would be lost.
     slow = {**OURS, "transaction_time_out": 3000}
@@ -180,6 +187,9 @@ def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_
         assert keys(result) == numbered(0)
 
 
+@pytest.mark.long(
+    "tests/unit/test_list_transactions.py::test_a_check_between_two_requests_hides_and_doubles_no_open_transaction",
+)
 def test_open_half_messages_of_a_java_broker_are_listed(tmp_path: Path) -> None:
     async def listed(namesrv: str) -> BrokerHalfMessages:
         async with Admin(namesrv) as admin:

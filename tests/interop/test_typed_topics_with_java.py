@@ -86,6 +86,10 @@ def test_groups_of_5_are_created_and_shown_as_at_java(java_results: tuple[str, l
     assert "initial=100, max=900, multiplier=3" in str(ours[0])
 
 
+@pytest.mark.long(
+    "tests/unit/test_topic_attributes.py::test_changes_are_applied_or_refused_with_the_texts_of_5x",
+    "tests/interop/test_store_directory.py::test_a_store_opened_by_java_then_ours_then_java",
+)
 def test_a_store_with_attributes_is_opened_by_java_4_and_returned(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, **SMALL) as servers:
         (printed,) = mqadmin(
@@ -102,6 +106,9 @@ def test_a_store_with_attributes_is_opened_by_java_4_and_returned(tmp_path: Path
         assert len(pull_all(servers.namesrv, "T")) == 5
 
 
+@pytest.mark.long(
+    "tests/interop/test_typed_topics_with_java.py::test_groups_of_5_are_created_and_shown_as_at_java",
+)
 def test_the_mode_of_a_group_is_set_as_by_java() -> None:
     if reason := java.V5.available():
         pytest.skip(f"Java peers: {reason}")

@@ -114,6 +114,9 @@ def test_commands_print_the_same(servers: dict[str, tuple[str, str]], tmp_path: 
     assert list(zip(COMMANDS, outputs["ariane"], strict=True)) == list(zip(COMMANDS, expected, strict=True))
 
 
+@pytest.mark.long(
+    "tests/interop/test_users_with_java.py::test_commands_print_the_same",
+)
 def test_our_tool_prints_what_java_prints(
     servers: dict[str, tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

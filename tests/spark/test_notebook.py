@@ -96,6 +96,9 @@ def test_every_cell_reproduces_its_stored_output(
     assert names["spark"].range(3).count() == 3, "the notebook leaves the session to the reader"
 
 
+@pytest.mark.long(
+    "tests/spark/test_table_engines.py::test_every_engine_reads_each_row_once",
+)
 @pytest.mark.spark
 def test_four_engines_read_the_tables_by_their_documentation(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

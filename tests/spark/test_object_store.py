@@ -70,6 +70,10 @@ def topics(home: ObjectHome) -> dict[str, int]:
     return {row["topic"]: row["rows"] for row in rows}
 
 
+@pytest.mark.long(
+    "tests/spark/test_object_store.py::test_a_job_writes_tables_that_commands_read",
+    "tests/crash/test_table_kills.py::test_each_row_is_there_once_after_kills",
+)
 def test_versions_are_committed_once_and_read_by_all(spark: SparkSession, home: ObjectHome) -> None:
     odd = "2026-11-21.%RETRY%a b"
     with table_publisher.lock_tables(home, [TRAFFIC]):

@@ -98,6 +98,9 @@ def record_combined(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, ...]]:
     return combined
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_few_rows.py::test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock",
+)
 @pytest.mark.parametrize("seed", [1])
 def test_rows_in_random_order_yield_the_tables_of_a_whole_rebuild(
     spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +177,9 @@ def test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock(
     assert set().union(*changed().values()) >= {c, d, e}, "the bounds of their time are narrower"
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_few_rows.py::test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock",
+)
 def test_an_example_is_replaced_by_one_of_its_minute(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +213,9 @@ def test_an_example_is_replaced_by_one_of_its_minute(
     assert any(ids[23] in row and "'G'" in row for row in feed.rows("health"))
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_few_rows.py::test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock",
+)
 def test_a_bucket_is_computed_after_the_preceding_one_only_for_common_ordering_keys(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -152,6 +152,9 @@ def unique(counted_ms: int, number: int) -> str:
     return f"7F000001{'0' * 12}{counted_ms:08X}{number:04X}"
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_health.py::test_duplicate_consumption_duplicate_storage_and_unconsumed_messages_are_found",
+)
 def test_out_of_order_pairs_are_found_across_bucket_boundaries(spark: SparkSession) -> None:
     ten = 600_000
     first, second, third = (unique(1_209_600_000 - 6_400_000 + ten * number, number) for number in range(3))

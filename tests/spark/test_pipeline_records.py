@@ -114,6 +114,9 @@ def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, in
     return [(item.table.name, item.published.rows) for item in listener.progress.rebuilt]
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_delays.py::test_position_marks_match_if_either_side_is_new",
+)
 def test_late_position_marks_update_their_messages(spark: SparkSession, tmp_path: Path) -> None:
     home, inbox = tmp_path / "tables", tmp_path / "inbox"
     home.mkdir()

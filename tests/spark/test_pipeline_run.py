@@ -187,6 +187,9 @@ def test_new_events_are_aggregated_and_a_round_without_updates_publishes_nothing
     assert journeys.as_of_ms == frames.T0_MS + 60_000
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_run.py::test_new_events_are_aggregated_and_a_round_without_updates_publishes_nothing",
+)
 def test_all_tables_of_a_round_contain_the_rows_of_its_start(fed: Fed) -> None:
     """Clocks are computed first: journeys with rows that clocks lack would all be computed again in the next round."""
     computed = (CLOCKS, JOURNEYS)
@@ -482,6 +485,9 @@ def test_an_unavailable_server_is_reported_and_retried(
     progress.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_run.py::test_an_unavailable_server_is_reported_and_retried",
+)
 def test_a_failing_source_does_not_block_the_others(spark: SparkSession, tmp_path: Path) -> None:
     """With `once`: no name server responds to one source, and the other source's messages are read and aggregated."""
     fed = Fed(spark, tmp_path)

@@ -124,8 +124,7 @@ def mixed_master() -> MessageStore:
     return store
 
 
-@pytest.mark.parametrize("size", [1, 100, 700, 32768])
-@pytest.mark.parametrize("appends", [1, 5])
+@pytest.mark.parametrize(("size", "appends"), [(1, 1), (100, 5), (700, 1), (32768, 5)])
 def test_records_of_all_kinds_are_dispatched_as_by_the_master(size: int, appends: int) -> None:
     first = mixed_master()
     follower = opened(FakeDisk(), msgspec.structs.replace(FOLLOWER, index=True))

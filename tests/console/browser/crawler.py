@@ -1,8 +1,9 @@
 """Visits all pages of the console by following its links, as a reader would, and records faults and forms.
 
-start pages ─→ visit: wide, dark, narrow ─→ links ─→ one page of each route and of each of its tabs
+start pages ─→ visit: wide, narrow ─→ links ─→ one page of each route and of each of its tabs
 
-With ARIANE_CRAWL=all two pages of each route and set of parameters are visited, and one of each route again in Chinese.
+With ARIANE_CRAWL=all two pages of each route and set of parameters are visited, the first one in dark colours as well, and one of
+each route again in Chinese.
 Routes come from the application, so that a page that no link reaches is reported (`unvisited`).
 """
 
@@ -158,7 +159,7 @@ class Crawler:
         findings = axe_findings(page) if is_first and route not in FOREIGN else []
         self._check(route, "light", path, findings)
         seen = page.evaluate(_LINKS_AND_FORMS)
-        if is_first and route not in FOREIGN:
+        if IS_WHOLE and is_first and route not in FOREIGN:
             page.emulate_media(color_scheme="dark")
             self._check(route, "dark", path, axe_findings(page, ["color-contrast"]))
         page.set_viewport_size(NARROW)  # type: ignore[arg-type]

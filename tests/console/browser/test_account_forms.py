@@ -85,7 +85,7 @@ def log_in(context: BrowserContext) -> Page:
 
 
 @pytest.mark.long(
-    "tests/console/browser/test_forms.py::test_every_form_is_used",
+    "tests/console/test_alert_pages.py::test_rules_are_created_changed_and_deleted",
     "tests/console/test_access_pages.py::test_admins_change_accounts_and_revoke_sessions",
 )
 def test_the_forms_of_accounts_are_used(secured: ConsoleProgram, open_context: OpenContext) -> None:

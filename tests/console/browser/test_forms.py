@@ -141,6 +141,11 @@ def table() -> RouteTable:
     return RouteTable()
 
 
+@pytest.mark.long(
+    "tests/console/test_alert_pages.py::test_rules_are_created_changed_and_deleted",
+    "tests/console/test_topic_areas_with_broker.py::test_a_topic_is_created_changed_and_deleted_by_forms",
+    "tests/console/browser/test_behaviour.py::test_a_viewer_sees_no_changes_and_cannot_make_any",
+)
 def test_every_form_is_used(
     console: ConsoleProgram, open_context: OpenContext, table: RouteTable, ids: dict[str, str]
 ) -> None:
