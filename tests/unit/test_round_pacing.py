@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ariane.pipeline.round_pacing import (
-    FIRST_LIMITS,
     MIN_LIMITS,
     BatchSizer,
     RoundGate,
@@ -120,16 +119,16 @@ def shares(seconds: list[float], *, is_limited: bool = True) -> list[float]:
 
 
 def test_micro_batches_of_a_backlog_take_twenty_seconds() -> None:
-    assert shares([40, 10, 20]) == pytest.approx([FIRST_LIMITS, FIRST_LIMITS / 2, FIRST_LIMITS, FIRST_LIMITS])
+    assert shares([10, 20, 25]) == pytest.approx([MIN_LIMITS, MIN_LIMITS * 2, MIN_LIMITS * 2, MIN_LIMITS * 1.6])
 
 
 def test_they_become_at_most_four_times_larger_and_never_exceed_the_limits() -> None:
-    assert shares([0.1, 0.1, 0.1]) == pytest.approx([FIRST_LIMITS, FIRST_LIMITS * 4, 1, 1])
+    assert shares([0.1, 0.1, 0.1]) == pytest.approx([MIN_LIMITS, MIN_LIMITS * 4, 1, 1])
 
 
-def test_a_slow_source_reads_at_least_a_small_share() -> None:
-    assert shares([600, 600]) == pytest.approx([FIRST_LIMITS, MIN_LIMITS, MIN_LIMITS])
+def test_a_slow_source_reads_no_less_than_at_first() -> None:
+    assert shares([600, 600]) == [MIN_LIMITS] * 3
 
 
 def test_the_time_without_a_backlog_is_no_measure() -> None:
-    assert shares([600, 0.1], is_limited=False) == [FIRST_LIMITS] * 3
+    assert shares([600, 0.1], is_limited=False) == [MIN_LIMITS] * 3

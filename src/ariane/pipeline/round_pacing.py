@@ -20,7 +20,8 @@ MAX_SHARE = 0.1  # of the time for rounds of few messages
 POLL_S = 0.2  # between checks for appended rows
 MAX_WAIT_S = 400.0  # `ariane.reports.tables.pipeline_status.PENDING_MS` is longer
 BATCH_S = 20.0  # rounds compete with the sources for the cores, and a backlog shall be committed every 30 s
-FIRST_LIMITS, MIN_LIMITS = 1 / 8, 1 / 64  # shares of a source's limits
+# Share of a source's limits. Less takes hardly less time, as a round follows each micro-batch.
+MIN_LIMITS = 1 / 8
 MAX_GROWTH = 4.0  # from a micro-batch to the next one: the first ones are slow
 
 
@@ -105,12 +106,12 @@ class RoundGate:
 class BatchSizer:
     """Adapts the share of its limits that a source reads at once, so that a micro-batch of a backlog takes about BATCH_S.
 
-    The first one is small, because the JVM has compiled nothing yet. A query that is restarted begins with a small one again.
+    The first one is small, because the JVM has compiled nothing yet. So is that of a restarted query.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._share = FIRST_LIMITS
+        self._share = MIN_LIMITS
         self._limited_s: float | None = None  # time when the last micro-batch was planned; None: it was not limited
 
     def share(self) -> float:
