@@ -73,7 +73,7 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "settings of replication", (NEW,)
     ),
     IntendedDifference(
-        "broker-config", r"extra \.body\.data\.(cut\w+|grpc(Server|Trace|Trans)\w+|defaultMessageType)",
+        "broker-config", r"extra \.body\.data\.(cut\w+|grpc(Server|Trace|Trans)\w+|defaultMessageType|remotingTraceTopics)",
         "settings of what was cut off a log, and of clients of RocketMQ 5", (NEW,)
     ),
     IntendedDifference("broker-config", r"extra \.body\.data\.auditLog\w+", "settings of the audit log", (NEW,)),

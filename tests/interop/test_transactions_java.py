@@ -177,7 +177,9 @@ def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_
         events = transact(namesrv, 1, 8, "first=unknown", "check=unknown")
         assert keys(of(events, "check")) == numbered(0)
         (aside,) = pull_all(namesrv, CHECK_MAX_TIME_TOPIC)
-        with java.start("ariane.peers.Transact", [namesrv, "T", "P", "0", "30", "check=commit"]) as program:
+        with java.start(
+            "ariane.peers.Transact", [namesrv, "T", "P", "0", f"{PATIENCE_S:.0f}", "check=commit"]
+        ) as program:
             java.run("ariane.peers.Resume", [namesrv, str(aside["offsetMsgId"])])
             event = next(program.events(time.monotonic() + PATIENCE_S))
             deadline = time.monotonic() + PATIENCE_S
