@@ -55,6 +55,7 @@ async def serve_by_5x() -> None:
     ):
         await send(REVIVE, json.dumps(entry).encode(), TAGS=tag, **({"TIMER_DELAY_SEC": "600"} if pending else {}))
     await send(REVIVE, b"damaged", TAGS="ck")
+    await send(REVIVE, json.dumps({**check_point(0, []), "n": 128}).encode(), TAGS="ck")  # 5.x has at most 127
 
 
 def write_offsets(world: VirtualCluster) -> None:

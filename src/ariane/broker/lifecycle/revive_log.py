@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,7 @@ log = logging.getLogger("ariane.broker.state")
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 CHECK_POINT, ACK, BATCH_ACK = "ck", "ack", "bAck"  # tags
+BATCH_MAX = 127  # messages of a check point: a byte at 5.x. Clients can write entries of any number into its topic
 
 
 class _ReviveEntry(
@@ -55,7 +56,7 @@ class _ReviveEntry(
     queue_id: int
     invisible_ms: int = 0
     acked_bits: int = 0
-    count: int = 0
+    count: Annotated[int, msgspec.Meta(ge=0, le=BATCH_MAX)] = 0
     differences: list[int] | None = None  # of the offsets from the first one
     acked: int = -1
     all_acked: list[int] | None = None
