@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery import pulled_deliveries
 from ariane.broker.delivery.pulled_deliveries import PulledDeliveries
+from ariane.broker.delivery.remoting_traces import RemotingTraces
 from ariane.broker.state.pop_table import QueueKey
 from ariane.client import (
     ClientInstance,
@@ -32,13 +34,16 @@ from ariane.model.trace_event import (
     TraceEvent,
 )
 from ariane.net.pools.connection_pool import ConnectionPool
-from ariane.net.replies import make_peer
+from ariane.net.replies import Reply, make_peer
 from ariane.protocol import trace_codec
 from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
 from ariane.protocol.records import record
-from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
+from ariane.protocol.requests import encode_header
+from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
 from ariane.proxy.traces.message_traces import DeliveredMessage, MessageTraces, TraceSource
 from ariane.proxy.traces.trace_writer import TraceMessage, TraceWriter
+from ariane.store.message_store import MessageStore
 from ariane.testing.clock import FakeClock
 from ariane.testing.virtual.virtual_cluster import virtual_cluster
 
@@ -220,6 +225,24 @@ class _Pulls:
     def ended(self) -> list[str]:
         asyncio.run(self.writer.flush())
         return [event.message_id for event in self.events if isinstance(event, ConsumeEndEvent)]
+
+
+def test_a_request_that_traces_cannot_read_is_answered_and_counted() -> None:
+    remoting = RemotingTraces(
+        settings=DynamicConfig(BrokerConfig(remoting_trace_topics="*"), 0),
+        traces=MessageTraces(
+            writer=_Pulls().writer, source=TraceSource(BROKER, TRACE_TOPIC, ""), is_on=lambda: True, now_ms=lambda: 0
+        ),
+        store=cast(MessageStore, None),
+        broker_name="a",
+        clock=FakeClock(),
+    )
+    answer = Reply()
+    handlers = remoting.with_records({RequestCode.SEND_MESSAGE_V2: lambda command, peer: answer})
+    header = encode_header(SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, "", batch=True))
+    command = Command(RequestCode.SEND_MESSAGE_V2, fields=header, body=b"no batch")
+    assert handlers[RequestCode.SEND_MESSAGE_V2](command, make_peer(1, ("192.0.2.1", 5000))) is answer
+    assert remoting.unreadable == 1
 
 
 def test_a_commit_ends_the_deliveries_before_it_and_a_pull_replaces_later_ones() -> None:

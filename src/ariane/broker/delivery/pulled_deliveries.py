@@ -14,7 +14,7 @@ from ariane.net.replies import Peer
 from ariane.proxy.traces.message_traces import FAILED, SUCCESS, DeliveredMessage, MessageTraces, TracedDelivery
 
 OPEN_MAX = (
-    100_000  # deliveries whose end is awaited; beyond, that of the oldest one of the least used queue has no record
+    100_000  # deliveries whose end is awaited; beyond, the oldest one of the least used queue has no record of it
 )
 
 
@@ -24,8 +24,9 @@ class PulledDeliveries:
     def __init__(self, traces: MessageTraces) -> None:
         self.dropped = 0
         """Number of deliveries whose end has no record because there were OPEN_MAX others."""
+        self.count = 0
+        """Number of deliveries that have not ended."""
         self._traces = traces
-        self._count = 0
         # By offset, in their order. A queue moves to the end of the table with each delivery.
         self._queues: OrderedDict[QueueKey, OrderedDict[int, TracedDelivery]] = OrderedDict()
 
@@ -35,10 +36,10 @@ class PulledDeliveries:
         self._queues.move_to_end(key)
         while queue and next(reversed(queue)) >= offset:
             queue.popitem()
-            self._count -= 1
+            self.count -= 1
         queue[offset] = self._traces.start(client, key.group, message)
-        self._count += 1
-        if self._count > OPEN_MAX:
+        self.count += 1
+        if self.count > OPEN_MAX:
             oldest = next(iter(self._queues))
             self._take(oldest, next(iter(self._queues[oldest])))
             self.dropped += 1
@@ -60,7 +61,7 @@ class PulledDeliveries:
     def _take(self, key: QueueKey, offset: int) -> TracedDelivery:
         queue = self._queues[key]
         delivery = queue.pop(offset)
-        self._count -= 1
+        self.count -= 1
         if not queue:
             del self._queues[key]
         return delivery

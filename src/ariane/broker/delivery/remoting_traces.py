@@ -9,7 +9,6 @@ Clients that send traces themselves have no further ones: the group of a trace p
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -17,7 +16,7 @@ from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.delivery.pulled_deliveries import PulledDeliveries
 from ariane.broker.state.pop_table import QueueKey
 from ariane.clock import Clock
-from ariane.errors import ProtocolError
+from ariane.errors import ProtocolError, StoreError
 from ariane.model import ids
 from ariane.model import message as names
 from ariane.model.topic import RETRY_PREFIX
@@ -64,6 +63,8 @@ class RemotingTraces:
     def __init__(
         self, *, settings: DynamicConfig, traces: MessageTraces, store: MessageStore, broker_name: str, clock: Clock
     ) -> None:
+        self.unreadable = 0
+        """Number of requests without records, because they or what they concern cannot be read."""
         self.pulled = PulledDeliveries(traces)
         self.traces = traces
         self._settings = settings  # the traced topics
@@ -97,12 +98,15 @@ class RemotingTraces:
 
     def committed(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note an offset that a group has committed. [ConsumerOffsets.on_commit]"""
-        self.pulled.committed(group, topic, queue_id, offset, self._clock.now_ms())
+        if self.pulled.count:
+            self.pulled.committed(group, topic, queue_id, offset, self._clock.now_ms())
 
     def _recorded(self, serve: Handler, answered: Answered) -> Handler:
         def note(command: Command, peer: Peer, reply: Reply | None, started_ms: int) -> Reply | None:
-            with contextlib.suppress(ProtocolError):  # of a corrupt record, which its consumer meets as well
+            try:
                 answered(command, peer, reply, started_ms)
+            except (ProtocolError, StoreError, OSError):  # of a record that cannot be read: what was answered stays so
+                self.unreadable += 1
             return reply
 
         async def note_later(

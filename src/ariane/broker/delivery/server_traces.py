@@ -69,7 +69,7 @@ class ServerTraces:
     def counts(self) -> dict[str, int]:
         """Return the number of records by outcome, for metrics."""
         writer, remoting = self._writer, self.remoting
-        untracked = self.grpc.untracked + remoting.traces.untracked + remoting.pulled.dropped
+        untracked = self.grpc.untracked + remoting.traces.untracked + remoting.pulled.dropped + remoting.unreadable
         return {"written": writer.written, "dropped": writer.dropped, "untracked": untracked}
 
     async def store(self, message: TraceMessage) -> None:
