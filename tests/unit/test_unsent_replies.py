@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from ariane.net.connection import Connection, Reply
+from ariane.net.connection import FRAMES_PER_TICK, Connection, Reply
 from ariane.protocol import command as commands
 from ariane.protocol.command import ONE_WAY
 
@@ -29,8 +29,10 @@ class Transport:
         self.written.append(data)
 
 
-def unsent_after(handler: Any, *, flag: int = 0, is_closed: bool = True, has_room: bool = True) -> int:
-    """Return how often the handler's replies were reported as unsent, after a request and the end of its connection."""
+def unsent_after(
+    handler: Any, *, flag: int = 0, is_closed: bool = True, has_room: bool = True, requests: int = 1, ticks: int = 1
+) -> int:
+    """Return how often the handler's replies were reported as unsent, after requests and the end of their connection."""
 
     async def run() -> int:
         unsent: list[None] = []
@@ -38,10 +40,10 @@ def unsent_after(handler: Any, *, flag: int = 0, is_closed: bool = True, has_roo
         connection = Connection(1, {7: lambda command, peer: handler(reply)}, is_server=True)
         transport = Transport()
         connection.connection_made(transport)  # type: ignore[arg-type]
-        connection.data_received(b"".join(commands.encode(7, opaque=1, flag=flag)))
+        connection.data_received(b"".join(commands.encode(7, opaque=1, flag=flag)) * requests)
         if not has_room:
             connection.pause_writing()
-        for _ in range(1 if has_room else 5):
+        for _ in range(ticks if has_room else 5):
             await asyncio.sleep(0)
         if is_closed:
             connection.connection_lost(None)
@@ -71,6 +73,15 @@ def test_a_sent_reply_is_not_reported() -> None:
 
 def test_a_reply_after_the_end_of_its_connection_is_reported() -> None:
     assert unsent_after(until_closed) == 1
+
+
+def test_a_handler_begins_before_the_end_of_its_connection_cancels_it() -> None:
+    """Otherwise it could not give back what its request has taken."""
+    assert unsent_after(until_closed, ticks=0) == 1
+
+
+def test_a_handler_that_begins_after_the_end_of_its_connection_is_cancelled() -> None:
+    assert unsent_after(until_closed, requests=FRAMES_PER_TICK + 1) == FRAMES_PER_TICK + 1
 
 
 def test_replies_that_wait_for_room_are_reported_when_their_connection_ends() -> None:

@@ -99,7 +99,7 @@ class ServedRequests:
         self._is_open = False
         replies.abandon_all(self._late_replies)
         for task in self._unfinished:
-            self._limits.cancellations.add(task.cancel)
+            self._cancel(task)
 
     def begin_batch(self, waited_s: float, refusal: str | None) -> None:
         """Begin with requests that have been queued for `waited_s`; all of them are refused if there is a reason."""
@@ -143,7 +143,11 @@ class ServedRequests:
             return
         # Enough for the response: the body of a request is not retained while it is in flight.
         header = Command(command.code, command.opaque, command.flag, form=command.form)
-        self._track(handled, 1, lambda done: self._on_handler_done(header, done))
+        future = self._track(handled, 1, lambda done: self._on_handler_done(header, done))
+        if (
+            not self._is_open and not command.flag & ONE_WAY
+        ):  # read before the connection was lost: its reply has no reader
+            self._cancel(future)
 
     def refuse_header(self, frame: OversizedFrame, header_max: int) -> None:
         """Reject a request whose header is too large, without decoding its fields."""
@@ -164,7 +168,9 @@ class ServedRequests:
                 return True
         return False
 
-    def _track(self, unfinished: Awaitable[T], requests: int, on_done: Callable[[asyncio.Future[T]], None]) -> None:
+    def _track(
+        self, unfinished: Awaitable[T], requests: int, on_done: Callable[[asyncio.Future[T]], None]
+    ) -> asyncio.Future[T]:
         """Count requests as in flight until `unfinished` ends, and call `on_done` with it unless it was cancelled."""
         future = asyncio.ensure_future(unfinished)
         self._unfinished.add(future)
@@ -179,6 +185,11 @@ class ServedRequests:
                 on_done(done)
 
         future.add_done_callback(end)
+        return future
+
+    def _cancel(self, future: asyncio.Future[Any]) -> None:
+        """Cancel a handler or turn after it has begun: a coroutine that never runs gives back nothing of what its request took."""
+        self._limits.cancellations.add(lambda: self._loop.call_soon(future.cancel))
 
     def _on_turn_done(self, done: asyncio.Future[bytes]) -> None:
         if error := done.exception():
