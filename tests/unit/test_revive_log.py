@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ariane.client import SimpleConsumer
@@ -68,7 +69,9 @@ async def committed() -> int:
     return decode_header(answer, OffsetResponse).offset
 
 
-def test_messages_in_flight_and_retries_of_a_broker_of_5x_are_delivered() -> None:
+def at_broker_after_5x(work: Callable[[VirtualCluster, SimpleConsumer], Awaitable[None]]) -> None:
+    """Run a consumer at a broker that has taken over the store."""
+
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         shop = world.process("shop")
@@ -78,20 +81,7 @@ def test_messages_in_flight_and_retries_of_a_broker_of_5x_are_delivered() -> Non
                 world.instance(shop) as instance,
                 SimpleConsumer(instance, GROUP, TOPIC, start="first") as consumer,
             ):
-                assert await committed() == 3
-                taken = await consumer.receive(8)
-                assert sorted((message.body, message.reconsume_times) for message in taken) == [
-                    (b"1", 0), (b"6", 0), (b"7", 0),
-                ]  # fmt: skip
-                await consumer.ack(taken)
-                assert await consumer.receive(8, timeout=1) == []
-                await asyncio.sleep((TAKEN_MS + INVISIBLE_MS - world.clock.now_ms()) / 1000 + 1)
-                again = await consumer.receive(8)
-                assert sorted((message.body, message.reconsume_times) for message in again) == [
-                    (b"3", 1), (b"4", 1), (b"5", 1),
-                ]  # fmt: skip
-                await consumer.ack(again)
-                assert await committed() == 8
+                await work(world, consumer)
 
         await shop.start(serve_by_5x())
         await world.broker.stop()
@@ -101,3 +91,37 @@ def test_messages_in_flight_and_retries_of_a_broker_of_5x_are_delivered() -> Non
 
     with virtual_cluster() as world:
         world.run(scenario(world))
+
+
+def test_messages_in_flight_and_retries_of_a_broker_of_5x_are_delivered() -> None:
+    async def work(world: VirtualCluster, consumer: SimpleConsumer) -> None:
+        assert await committed() == 3
+        taken = await consumer.receive(8)
+        assert sorted((message.body, message.reconsume_times) for message in taken) == [
+            (b"1", 0), (b"6", 0), (b"7", 0),
+        ]  # fmt: skip
+        await consumer.ack(taken)
+        assert await consumer.receive(8, timeout=1) == []
+        await asyncio.sleep((TAKEN_MS + INVISIBLE_MS - world.clock.now_ms()) / 1000 + 1)
+        again = await consumer.receive(8)
+        assert sorted((message.body, message.reconsume_times) for message in again) == [
+            (b"3", 1), (b"4", 1), (b"5", 1),
+        ]  # fmt: skip
+        await consumer.ack(again)
+        assert await committed() == 8
+
+    at_broker_after_5x(work)
+
+
+def test_a_parked_request_is_woken_by_a_retry_of_5x_that_is_visible_again() -> None:
+    async def work(world: VirtualCluster, consumer: SimpleConsumer) -> None:
+        (retry,) = [message for message in await consumer.receive(8) if message.body == b"1"]
+        parked = asyncio.ensure_future(consumer.receive(8, timeout=20))
+        await asyncio.sleep(1)
+        changed_ms = world.clock.now_ms()
+        await retry.change_invisible(2)
+        (again,) = await parked
+        assert again.body == b"1"
+        assert 2_000 <= world.clock.now_ms() - changed_ms < 3_000
+
+    at_broker_after_5x(work)

@@ -81,6 +81,13 @@ def pop_topics(group: str, topic: str) -> tuple[str, str, str]:
     return topic, f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"
 
 
+def popping_topics(group: str, stored: str) -> tuple[str, ...]:
+    """Return the topics for which a group takes messages that are stored in a topic: the reverse of `pop_topics`."""
+    retries = retry_topic(group)
+    is_retry = stored.startswith((f"{retries}_", f"{retries}+"))
+    return (stored, stored[len(retries) + 1 :]) if is_retry else (stored,)
+
+
 def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 

@@ -31,7 +31,7 @@ from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
 from ariane.errors import FlushFailed, ReplyError, StoreError
-from ariane.model.topic import pop_topics
+from ariane.model.topic import pop_topics, popping_topics
 from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.replies import abandon
 from ariane.protocol.codes import ResponseCode
@@ -168,7 +168,8 @@ class PopHandler:
             self.clients.renew(key, handle.taken_ms, taken_ms)
         else:
             taken_ms = handle.taken_ms
-        self.polls.schedule(key.group, key.topic)
+        for topic in popping_topics(key.group, key.topic):
+            self.polls.schedule(key.group, topic)
         fields = ChangeInvisibleTimeResponse(taken_ms, visible_ms - taken_ms, handle.revive_queue)
         return self._when_durable(Reply(fields=encode_header(fields)))
 
