@@ -10,7 +10,6 @@ import pytest
 
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.config.dynamic_config import DynamicConfig
-from ariane.broker.delivery import pulled_deliveries
 from ariane.broker.delivery.pulled_deliveries import PulledDeliveries
 from ariane.broker.delivery.remoting_traces import RemotingTraces
 from ariane.broker.state.pop_table import QueueKey
@@ -41,6 +40,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.records import record
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
+from ariane.proxy.traces import open_deliveries
 from ariane.proxy.traces.message_traces import DeliveredMessage, MessageTraces, TraceSource
 from ariane.proxy.traces.trace_writer import TraceMessage, TraceWriter
 from ariane.store.message_store import MessageStore
@@ -218,8 +218,8 @@ class _Pulls:
     async def store(self, message: TraceMessage) -> None:
         self.events += trace_codec.decode(message.body)[0]
 
-    def deliver(self, offset: int, group: str = "G") -> None:
-        message = DeliveredMessage(f"{group}{offset}", "", 0, True)
+    def deliver(self, offset: int, group: str = "G", keys: str = "") -> None:
+        message = DeliveredMessage(f"{group}{offset}", keys, 0, True)
         self.pulled.delivered(make_peer(1, ("192.0.2.1", 5000)), QueueKey(group, "T", 0), offset, message)
 
     def ended(self) -> list[str]:
@@ -256,7 +256,7 @@ def test_a_commit_ends_the_deliveries_before_it_and_a_pull_replaces_later_ones()
 
 
 def test_deliveries_of_groups_that_never_commit_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulled_deliveries, "OPEN_MAX", 3)
+    monkeypatch.setattr(open_deliveries, "OPEN_MAX", 3)
     pulls = _Pulls()
     pulls.deliver(0, "Other")
     for offset in range(3):
@@ -264,4 +264,19 @@ def test_deliveries_of_groups_that_never_commit_are_dropped_first(monkeypatch: p
     pulls.pulled.committed("Other", "T", 0, 1, 9)
     pulls.pulled.committed("G", "T", 0, 3, 9)
     assert pulls.ended() == ["G0", "G1", "G2"]
+    assert pulls.pulled.dropped == 1
+
+
+def test_deliveries_of_groups_that_never_commit_are_dropped_first_by_their_bytes_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The keys of a message may have 32 KB."""
+    monkeypatch.setattr(open_deliveries, "OPEN_BYTES_MAX", 100_000)
+    pulls = _Pulls()
+    pulls.deliver(0, "Other", 30_000 * "k")
+    for offset in (1, 2, 2, 3):  # a pull replaces the delivery before it
+        pulls.deliver(offset, keys=30_000 * "k")
+    pulls.pulled.committed("Other", "T", 0, 1, 9)
+    pulls.pulled.committed("G", "T", 0, 4, 9)
+    assert pulls.ended() == ["G1", "G2", "G3"]
     assert pulls.pulled.dropped == 1

@@ -22,7 +22,7 @@ from ariane.protocol.records import record
 from ariane.protocol.records.record import Record
 from ariane.protocol.requests.messaging import ROLLBACK, EndTransactionHeader, SendMessage, SendMessageResponse
 from ariane.proxy.conversion.receipt_handles import DeliveryKey
-from ariane.proxy.traces import message_traces, trace_writer
+from ariane.proxy.traces import message_traces, open_deliveries, trace_writer
 from ariane.proxy.traces.message_traces import DeliveredMessage, MessageTraces, TracedSend, TraceSource
 from ariane.proxy.traces.trace_writer import TraceMessage, TraceWriter
 from ariane.testing.clock import EPOCH_MS, FakeClock
@@ -223,6 +223,16 @@ def test_records_wait_while_the_store_refuses_them_and_are_counted_beyond_the_bo
     assert (traced.writer.written, traced.writer.dropped) == (2, 1)
 
 
+def test_pending_records_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_writer, "PENDING_BYTES_MAX", 1)
+    traced = Traced()
+    for _ in range(2):  # each finds the room that the ones before it have left
+        for message_id in ("A", "B"):
+            traced.traces.recalled(CLIENT, "T", message_id, is_success=True)
+        assert [event.message_id for event in traced.events()] == ["A"]
+    assert traced.writer.dropped == 2
+
+
 def test_records_that_cannot_be_stored_at_the_end_are_counted() -> None:
     traced = Traced()
     traced.fault = StoreError("the disk is full")
@@ -232,9 +242,33 @@ def test_records_that_cannot_be_stored_at_the_end_are_counted() -> None:
 
 
 def test_open_deliveries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_traces, "OPEN_MAX", 1)
+    monkeypatch.setattr(open_deliveries, "OPEN_MAX", 1)
     traced = Traced()
     traced.deliver(stored())
     traced.traces.delivered(CLIENT, KEY._replace(offset=4), DeliveredMessage.of(stored()), 1, 2)
     assert [type(event) for event in traced.events()] == [ConsumeStartEvent]
     assert traced.traces.untracked == 1
+
+
+def test_open_deliveries_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of a message may have 32 KB."""
+    large = stored("UNIQ_KEY\x01ID\x02KEYS\x01" + 30_000 * "k")
+    monkeypatch.setattr(open_deliveries, "OPEN_BYTES_MAX", 60_000)
+    traced = Traced()
+
+    def deliver(offset: int) -> None:
+        traced.traces.delivered(CLIENT, KEY._replace(offset=offset), DeliveredMessage.of(large), 1, EPOCH_MS + 1)
+
+    for offset in range(3):
+        deliver(offset)
+    assert traced.traces.untracked == 1
+    traced.traces.acknowledged(KEY._replace(offset=0), 1)
+    deliver(3)
+    assert traced.traces.untracked == 1
+    traced.events()
+    monkeypatch.setattr(message_traces, "LATE_BYTES_MAX", 40_000)
+    traced.clock.advance(1)
+    assert [event.success for event in traced.events() if isinstance(event, ConsumeEndEvent)] == [False, False]
+    for offset in (1, 3):  # the room is enough for one that is acknowledged late
+        traced.traces.acknowledged(KEY._replace(offset=offset), 1)
+    assert [event.success for event in traced.events() if isinstance(event, ConsumeEndEvent)] == [True]

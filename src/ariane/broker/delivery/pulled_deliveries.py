@@ -11,11 +11,9 @@ from collections import OrderedDict
 
 from ariane.broker.state.pop_table import QueueKey
 from ariane.net.replies import Peer
-from ariane.proxy.traces.message_traces import FAILED, SUCCESS, DeliveredMessage, MessageTraces, TracedDelivery
-
-OPEN_MAX = (
-    100_000  # deliveries whose end is awaited; beyond, the oldest one of the least used queue has no record of it
-)
+from ariane.proxy.traces import open_deliveries
+from ariane.proxy.traces.message_traces import FAILED, SUCCESS, DeliveredMessage, MessageTraces
+from ariane.proxy.traces.open_deliveries import TracedDelivery
 
 
 class PulledDeliveries:
@@ -23,9 +21,10 @@ class PulledDeliveries:
 
     def __init__(self, traces: MessageTraces) -> None:
         self.dropped = 0
-        """Number of deliveries whose end has no record because there were OPEN_MAX others."""
+        """Number of deliveries whose end has no record because as many or as large ones as are awaited followed."""
         self.count = 0
         """Number of deliveries that have not ended."""
+        self._text_bytes = 0  # of their ids and keys
         self._traces = traces
         # By offset, in their order. A queue moves to the end of the table with each delivery.
         self._queues: OrderedDict[QueueKey, OrderedDict[int, TracedDelivery]] = OrderedDict()
@@ -35,11 +34,12 @@ class PulledDeliveries:
         queue = self._queues.setdefault(key, OrderedDict())
         self._queues.move_to_end(key)
         while queue and next(reversed(queue)) >= offset:
-            queue.popitem()
-            self.count -= 1
-        queue[offset] = self._traces.start(client, key.group, message)
+            self._forget(queue.popitem()[1])
+        delivery = queue[offset] = self._traces.start(client, key.group, message)
         self.count += 1
-        if self.count > OPEN_MAX:
+        self._text_bytes += delivery.text_bytes
+        # The oldest ones of the least used queue have no record of their end.
+        while self.count > open_deliveries.OPEN_MAX or self._text_bytes > open_deliveries.OPEN_BYTES_MAX:
             oldest = next(iter(self._queues))
             self._take(oldest, next(iter(self._queues[oldest])))
             self.dropped += 1
@@ -61,7 +61,11 @@ class PulledDeliveries:
     def _take(self, key: QueueKey, offset: int) -> TracedDelivery:
         queue = self._queues[key]
         delivery = queue.pop(offset)
-        self.count -= 1
+        self._forget(delivery)
         if not queue:
             del self._queues[key]
         return delivery
+
+    def _forget(self, delivery: TracedDelivery) -> None:
+        self.count -= 1
+        self._text_bytes -= delivery.text_bytes

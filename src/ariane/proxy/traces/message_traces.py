@@ -13,9 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ariane.kernels.grpc_port import TraceFields, TraceRecords
@@ -41,10 +39,10 @@ from ariane.protocol.requests.messaging import (
 )
 from ariane.protocol.trace_batches import TraceEntry
 from ariane.proxy.conversion.receipt_handles import DeliveryKey
+from ariane.proxy.traces import open_deliveries
+from ariane.proxy.traces.open_deliveries import LATE_BYTES_MAX, LATE_MAX, DeliveryTable, TracedDelivery
 from ariane.proxy.traces.trace_writer import TraceWriter
 
-OPEN_MAX = 100_000  # deliveries whose end is awaited; beyond, no further ones are traced
-LATE_MAX = 10_000  # deliveries that may be acknowledged after their time
 SUCCESS, TIME_OUT, FAILED = 0, 1, 4  # codes of SubAfter
 STATES = {COMMIT: "COMMIT_MESSAGE", ROLLBACK: "ROLLBACK_MESSAGE"}
 UNDECIDED = "UNKNOW"  # spelled like this in 4.9.4
@@ -91,19 +89,6 @@ class DeliveredMessage(NamedTuple):
         )
 
 
-@dataclass(slots=True)
-class TracedDelivery:
-    """A delivery that has not ended."""
-
-    client: Peer
-    request_id: str
-    message_id: str
-    keys: str
-    started_ms: int
-    taken_ms: int  # identifies the delivery in the handles of its message
-    visible_ms: int
-
-
 class MessageTraces:
     """Writes the records of clients.
 
@@ -118,15 +103,13 @@ class MessageTraces:
         self, *, writer: TraceWriter, source: TraceSource, is_on: Callable[[], bool], now_ms: Callable[[], int]
     ) -> None:
         self.untracked = 0
-        """Number of deliveries without records: OPEN_MAX others had not ended."""
+        """Number of deliveries without records: as many or as large ones as are awaited had not ended."""
         self._writer = writer
         self._source = source
         self._is_on = is_on
         self._now_ms = now_ms
-        self._open: dict[DeliveryKey, TracedDelivery] = {}
-        self._late: OrderedDict[DeliveryKey, TracedDelivery] = (
-            OrderedDict()
-        )  # ended by time, and not delivered again yet
+        self._open = DeliveryTable()
+        self._late = DeliveryTable()  # ended by time, and not delivered again yet
         self._due: list[
             tuple[int, DeliveryKey]
         ] = []  # heap of (visible_ms, key); those that `_open` contradicts are obsolete
@@ -220,22 +203,23 @@ class MessageTraces:
         self, client: Peer, key: DeliveryKey, message: DeliveredMessage, taken_ms: int, visible_ms: int
     ) -> None:
         """Note a delivery. One of the same message before it has ended by time, if it has not ended otherwise."""
-        if (former := self._open.pop(key, None)) is not None:
+        if (former := self._open.take(key)) is not None:
             self.end(key.group, former, TIME_OUT, min(former.visible_ms, self._now_ms()))
-        self._late.pop(key, None)
+        self._late.take(key)
         if not self._is_traced(key.topic) or not message.is_traced:
             return
-        if len(self._open) >= OPEN_MAX:
+        if len(self._open) >= open_deliveries.OPEN_MAX or self._open.text_bytes >= open_deliveries.OPEN_BYTES_MAX:
             self.untracked += 1
             return
-        delivery = self._open[key] = self.start(client, key.group, message, taken_ms, visible_ms)
+        delivery = self.start(client, key.group, message, taken_ms, visible_ms)
+        self._open.add(key, delivery)
         self._note_due(key, delivery)
 
     def acknowledged(self, key: DeliveryKey, taken_ms: int) -> None:
         """Note that a message was consumed."""
-        if (delivery := self._take(self._open, key, taken_ms)) is not None:
+        if (delivery := self._open.take(key, taken_ms)) is not None:
             self.end(key.group, delivery, SUCCESS, self._now_ms())
-        elif (delivery := self._take(self._late, key, taken_ms)) is not None:
+        elif (delivery := self._late.take(key, taken_ms)) is not None:
             # Its delivery has a result: the consumption is an attempt of its own, without a start.
             delivery.request_id, delivery.started_ms = next(self._request_ids), self._now_ms()
             self.end(key.group, delivery, SUCCESS, delivery.started_ms)
@@ -246,17 +230,17 @@ class MessageTraces:
         Args:
             taken_ms: Of the delivery; None: of the last one.
         """
-        if (delivery := self._take(self._open, key, taken_ms)) is not None:
+        if (delivery := self._open.take(key, taken_ms)) is not None:
             self.end(key.group, delivery, FAILED, self._now_ms())
         else:
-            self._take(self._late, key, taken_ms)
+            self._late.take(key, taken_ms)
 
     def hidden(self, key: DeliveryKey, taken_ms: int, new_taken_ms: int, visible_ms: int) -> None:
         """Note that a message stays invisible to others until another time, and by which time its handle identifies it now."""
-        delivery = self._take(self._open, key, taken_ms)
+        delivery = self._open.take(key, taken_ms)
         if delivery is not None:
             delivery.taken_ms, delivery.visible_ms = new_taken_ms, visible_ms
-            self._open[key] = delivery
+            self._open.add(key, delivery)
             self._note_due(key, delivery)
 
     def end_due(self) -> None:
@@ -267,11 +251,11 @@ class MessageTraces:
             delivery = self._open.get(key)
             if delivery is None or delivery.visible_ms != visible_ms:
                 continue
-            del self._open[key]
+            self._open.take(key)
             self.end(key.group, delivery, TIME_OUT, visible_ms)
-            self._late[key] = delivery
-            if len(self._late) > LATE_MAX:
-                self._late.popitem(last=False)
+            self._late.add(key, delivery)
+            while len(self._late) > LATE_MAX or self._late.text_bytes > LATE_BYTES_MAX:
+                self._late.take_oldest()
 
     # --- records of deliveries ---
 
@@ -323,14 +307,6 @@ class MessageTraces:
         if self._source.broker_addr or stored is None:
             return self._source.broker_addr
         return ids.parse_offset_message_id(stored.message_id)[0]
-
-    @staticmethod
-    def _take(
-        table: dict[DeliveryKey, TracedDelivery], key: DeliveryKey, taken_ms: int | None
-    ) -> TracedDelivery | None:
-        """Remove and return a delivery; None if another one of the message followed it."""
-        delivery = table.get(key)
-        return table.pop(key) if delivery is not None and taken_ms in (None, delivery.taken_ms) else None
 
     def _note_due(self, key: DeliveryKey, delivery: TracedDelivery) -> None:
         heapq.heappush(self._due, (delivery.visible_ms, key))

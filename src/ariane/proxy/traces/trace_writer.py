@@ -1,7 +1,7 @@
 """Trace records of a server on their way to the trace topic: bounded, in batches, one trace message per client and batch.
 
     MessageTraces ─ record ─▶ pending of its client ─ every FLUSH_S ─▶ trace messages, sent in the name of the client
-                                └ PENDING_MAX reached: dropped and counted
+                                └ no room: dropped and counted
 
 Readers take the client's address from the trace message that carries a record, so the records of two clients never share one.
 """
@@ -23,7 +23,8 @@ from ariane.protocol.trace_batches import TraceEntry, keys_text, next_batch
 log = logging.getLogger("ariane.proxy")
 
 FLUSH_S = 0.5
-PENDING_MAX = 65_536  # records; about 16 MB
+PENDING_MAX = 65_536  # records
+PENDING_BYTES_MAX = 64 * 1024 * 1024  # of them and their keys; most records have some 250
 BODY_MAX = 118_000  # bytes of records in a trace message, as in Java
 KEYS_MAX = 30_000  # bytes of its keys: all properties together stay below 32,767
 WARNING_INTERVAL_S = 60.0
@@ -66,6 +67,7 @@ class TraceWriter:
         self._clock = clock
         self._pending: dict[bytes, _Pending] = {}  # by address
         self._count = 0  # of pending records
+        self._bytes = 0  # of pending records and their keys
         self._warned_s = -WARNING_INTERVAL_S  # monotonic time of the last warning
 
     def add(self, client: Peer, event: TraceEvent) -> None:
@@ -74,7 +76,7 @@ class TraceWriter:
 
     def add_entry(self, client: Peer, entry: TraceEntry) -> None:
         """Write encoded records soon."""
-        if self._count >= PENDING_MAX:
+        if self._count >= PENDING_MAX or self._bytes >= PENDING_BYTES_MAX:
             self._drop(entry.records, "there was no room for them")
             return
         pending = self._pending.get(client.packed)
@@ -82,6 +84,7 @@ class TraceWriter:
             pending = self._pending[client.packed] = _Pending(client)
         pending.entries.append(entry)
         self._count += entry.records
+        self._bytes += _size(entry)
 
     async def flush(self) -> None:
         """Write what is pending. Records that cannot be stored stay pending."""
@@ -94,7 +97,7 @@ class TraceWriter:
                     self._warn("Could not store trace records, retrying: %s", error)
                     return
                 for _ in range(batch.entries):
-                    pending.entries.popleft()
+                    self._bytes -= _size(pending.entries.popleft())
                 self._count -= batch.records
                 self.written += batch.records
             del self._pending[address]
@@ -105,7 +108,7 @@ class TraceWriter:
         if self._count:
             self._drop(self._count, "they could not be stored before the end")
             self._pending.clear()
-            self._count = 0
+            self._count = self._bytes = 0
 
     def _drop(self, count: int, reason: str) -> None:
         self.dropped += count
@@ -117,3 +120,7 @@ class TraceWriter:
         if now_s - self._warned_s >= WARNING_INTERVAL_S:
             self._warned_s = now_s
             log.warning(text, *facts)
+
+
+def _size(entry: TraceEntry) -> int:
+    return len(entry.text) + len(entry.keys)
