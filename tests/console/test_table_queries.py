@@ -19,6 +19,7 @@ from ariane.errors import ServerUnavailable
 from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS
 
+SOME_SECONDS = "SELECT count(*) FROM range(30000) AS a, range(300000) AS b WHERE a.range % 7 = b.range % 3"
 ENDLESS = "SELECT count(*) FROM range(1000000000000) AS a, range(1000000) AS b WHERE a.range % 7 = b.range % 3"
 
 
@@ -73,6 +74,18 @@ def test_a_query_that_takes_too_long_is_interrupted(short_times: None, tmp_path:
         asyncio.run(run_query(query, "report lag"))
     assert ended.wait(60)
     assert [type(error) for error in errors] == [duckdb.InterruptException] * 2
+
+
+def test_an_interruption_between_two_queries_ends_the_next_one(tmp_path: Path) -> None:
+    interruption = table_views.QueryInterruption()
+
+    def query() -> None:
+        with table_views.open_views(tmp_path, table_views.whole_table(JOURNEYS)) as sql:
+            interruption.interrupt()
+            table_views.query(sql, SOME_SECONDS)
+
+    with pytest.raises(duckdb.InterruptException):
+        interruption.run(query)
 
 
 def test_errors_of_a_query_are_those_of_its_caller() -> None:

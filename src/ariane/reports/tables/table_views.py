@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+REPEAT_S = 0.1  # time after which an interruption of a connection is repeated
+
+
 class TablePart(NamedTuple):
     """The files of a table that a query may need."""
 
@@ -75,8 +78,13 @@ class QueryInterruption:
         """End the running query, and all later ones."""
         with self._lock:
             self._is_interrupted = True
-            if self._sql is not None:
-                self._sql.interrupt()
+            if self._sql is None:
+                return
+            self._sql.interrupt()
+        # Between two queries a connection ignores it, so it is repeated until the connection is closed.
+        repeat = threading.Timer(REPEAT_S, self.interrupt)
+        repeat.daemon = True
+        repeat.start()
 
     @contextmanager
     def watch(self, sql: DuckDBPyConnection) -> Iterator[None]:
