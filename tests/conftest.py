@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
     from xdist.workermanage import WorkerController
 
-settings.register_profile("unhurried", deadline=None)  # a busy machine is not a fault
-settings.load_profile("unhurried")
+# A busy machine is not a fault.
+settings.register_profile("form", deadline=None, max_examples=100 if ci_form.IS_LONG else 50)
+settings.load_profile("form")
 
 # Typer's CliRunner builds all commands again for each call, which takes fifty times as long as most of the calls.
 vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)

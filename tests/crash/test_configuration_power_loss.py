@@ -11,13 +11,13 @@ import pytest
 from ariane.testing.disk import SurvivingData
 
 # What remains is between nothing and a torn write. The planted faults are found without these.
-BETWEEN = (SurvivingData.ALL, SurvivingData.SOME)
+LONG = (SurvivingData.NONE, SurvivingData.ALL, SurvivingData.SOME)
 LOST = pytest.mark.long("tests/crash/test_planted_faults.py::test_each_planted_fault_is_detected")
 
 
 @pytest.mark.parametrize(
     ("kept", "seed"),
-    [pytest.param(*fate, marks=[LOST] * (fate[0] in BETWEEN)) for fate in promises.FATES],
+    [pytest.param(*fate, marks=[LOST] * (fate[0] in LONG)) for fate in promises.FATES],
 )
 def test_power_lost_at_every_change_of_the_configuration(kept: SurvivingData, seed: int) -> None:
     cases = promises.configuration_changed(

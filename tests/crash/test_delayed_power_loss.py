@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import ci_form
 from ariane.broker.delivery.delayed_delivery import DelayLimits, DeliveryLoop, schedule
 from ariane.errors import ReplyError
 from ariane.model import host
@@ -24,7 +25,8 @@ from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 START_MS = 1_700_000_000_000
-FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), (SurvivingData.SOME, 1), (SurvivingData.SOME, 2)]
+SEEDS = range(1, 1 + ci_form.number("ARIANE_SEEDS", short=1, long=2))
+FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in SEEDS)]
 DELAYS_MS = (3, 20)
 
 

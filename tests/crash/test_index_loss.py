@@ -231,7 +231,10 @@ def test_an_entry_torn_to_name_another_offset(place: str) -> None:
             assert named[-1] == end
 
 
-@pytest.mark.parametrize("is_clean", [True, False])
+UNCLEAN = pytest.mark.long("tests/crash/test_index_loss.py::test_power_lost_while_a_damaged_file_is_rebuilt")
+
+
+@pytest.mark.parametrize("is_clean", [True, pytest.param(False, marks=UNCLEAN)])
 @pytest.mark.parametrize(("kept", "seed"), promises.FATES)
 def test_power_lost_while_a_damaged_file_is_rebuilt(kept: SurvivingData, seed: int, is_clean: bool) -> None:
     """Nothing of a rebuilt file is flushed, whatever the checkpoint recorded for the file it replaces."""

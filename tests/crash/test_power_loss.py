@@ -68,6 +68,10 @@ def test_a_write_torn_at_every_byte() -> None:
     promises.last_write_torn_at_every_byte()
 
 
+@pytest.mark.long(
+    "tests/crash/test_power_loss.py::test_a_write_torn_at_every_byte",
+    "tests/crash/test_index_loss.py::test_every_write_of_the_index_torn_at_every_byte",
+)
 def test_a_write_of_a_derived_file_torn_at_every_byte() -> None:
     assert promises.derived_write_torn_at_every_byte() > 500
 

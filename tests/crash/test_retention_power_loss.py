@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+import ci_form
 from ariane.model import host
 from ariane.protocol.records import record
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
@@ -14,7 +15,8 @@ from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush="sync")
-FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in range(4))]
+SEEDS = range(ci_form.number("ARIANE_SEEDS", short=1, long=4))
+FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in SEEDS)]
 
 
 def opened(disk: FakeDisk) -> MessageStore:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ci_form
 from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.topic_registry import TopicRegistry
@@ -35,7 +36,8 @@ from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=8192, consume_queue_size=400, flush="async", max_message_size=4096)
 CHECKS_MAX = 3
-FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in range(3))]
+SEEDS = range(ci_form.number("ARIANE_SEEDS", short=1, long=3))
+FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in SEEDS)]
 
 
 class Asked:

@@ -176,16 +176,17 @@ async def measure(ping: Callable[[], Awaitable[None]], is_over: threading.Event)
     return durations
 
 
-CHEAPER = pytest.mark.long("tests/integration/test_hostile_http2.py::test_floods_of_small_frames_hold_back_no_other")
+LONG = {
+    "HTTP/2": pytest.mark.long(
+        "tests/integration/test_hostile_http2.py::test_floods_of_small_frames_hold_back_no_other"
+    ),
+    "name server": pytest.mark.long("tests/integration/test_attacks.py::test_pings_are_answered_during_an_attack"),
+}
 
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [
-        pytest.param(family, name, marks=[CHEAPER] if family == "HTTP/2" else [])
-        for family, names in FAMILIES.items()
-        for name in names
-    ],
+    [pytest.param(family, name, marks=LONG.get(family, ())) for family, names in FAMILIES.items() for name in names],
 )
 def test_pings_are_answered_during_an_attack(
     family: str, name: str, servers_of: Callable[[str], Attacked], monkeypatch: pytest.MonkeyPatch

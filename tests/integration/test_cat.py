@@ -80,6 +80,7 @@ def test_json_is_produced_consumed_and_produced_again(servers, topic):
     assert {item["topic"] for item in objects(second)} == {f"{topic}copy"}
 
 
+@pytest.mark.long("tests/integration/test_cat.py::test_json_is_produced_consumed_and_produced_again")
 def test_bytes_survive_the_round_trip(servers, topic, tmp_path):
     content = os.urandom(50_000) + bytes(range(256))
     (tmp_path / "file").write_bytes(content)
@@ -158,6 +159,10 @@ def test_a_group_commits_only_what_was_written(servers, topic):
     assert cat(servers, topic, "-g", group, "-e").stdout == b""
 
 
+@pytest.mark.long(
+    "tests/integration/test_cat.py::test_offsets_times_queues_and_filters",
+    "tests/interop/test_client_features_at_java.py::test_push_by_sql",
+)
 def test_a_group_filters_by_sql(servers, topic):
     cat(servers, "-P", topic, "-H", "n=1", data=b"one\n")
     cat(servers, "-P", topic, "-H", "n=2", data=b"two\n")

@@ -193,7 +193,6 @@ def test_the_endless_demo_consumes_orders_and_feeds_its_slave(
 
 @pytest.mark.long(
     "tests/integration/test_broker_set_failover.py::test_a_killed_master_is_replaced_and_returns_without_its_last_records",
-    "tests/integration/test_up.py::test_two_brokers_with_slaves_serve_one_topic",
 )
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
 def test_a_killed_master_of_the_failover_demo_loses_nothing(home: Path):
@@ -208,6 +207,7 @@ def test_a_killed_master_of_the_failover_demo_loses_nothing(home: Path):
     assert sorted(path.name for path in home.glob("*.pid")) == ["up.pid"]
 
 
+@pytest.mark.long("tests/integration/test_up.py::test_the_endless_demo_consumes_orders_and_feeds_its_slave")
 def test_two_brokers_with_slaves_serve_one_topic(home: Path):
     with up(home, (0, 0), "--brokers", "2", "--slaves", "--no-console") as process:
         until(lambda: "slave-b   pid" in said(home))

@@ -11,6 +11,11 @@ import pytest
 
 from ariane.testing import LocalCluster
 
+pytestmark = pytest.mark.long(
+    "tests/interop/test_tls_with_java.py::test_java_clients_verify_and_are_verified",
+    "tests/interop/test_client_against_java.py::test_java_reads_what_we_compress_and_send_over_tls",
+)
+
 SOURCES = Path(__file__).parent / "go_client"
 COUNT = 20
 PATIENCE_S = 120.0

@@ -56,7 +56,13 @@ class Member:
             self.consumed.append((str(event["msgId"]), int(str(event["queueId"])), int(str(event["queueOffset"]))))
 
 
-@pytest.mark.parametrize("kind", ["concurrent", "orderly"])
+CONCURRENT = pytest.mark.long(
+    "tests/interop/test_mixed_groups.py::test_three_members_share_the_queues_without_loss_or_double_assignment",
+    "tests/interop/test_client_against_java.py::test_our_500_messages_are_consumed_by_our_and_by_java_clients",
+)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("concurrent", marks=CONCURRENT), "orderly"])
 def test_three_members_share_the_queues_without_loss_or_double_assignment(name_server, kind):
     topic = f"Mixed{next(_numbers)}"
     group = f"{topic}-g"

@@ -148,6 +148,9 @@ def test_offsets_by_time_are_exact(peers: Peers) -> None:
         assert first == {queue: sum(item < ms for item in times) for queue, times in peers.stored.items()}
 
 
+@pytest.mark.long(
+    "tests/spark/test_source_operations.py::test_offsets_are_committed_to_the_group_including_the_last_batch"
+)
 def test_mqadmin_shows_the_lag_of_a_query_that_commits_offsets(peers: Peers) -> None:
     blocking_cluster = cluster(peers.namesrv, groupId="spark-query")
     group = GroupOffsets("spark-query")

@@ -36,6 +36,7 @@ def many_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     logger.setLevel(level)
 
 
+@pytest.mark.long("tests/simulation/test_many_groups.py::test_a_leak_is_detected")
 def test_many_groups_consume_everything_and_nothing_grows(tmp_path: Path) -> None:
     """In a new process: a cache that other tests have half filled would grow here without its old size being known."""
     out = tmp_path / "result.json"

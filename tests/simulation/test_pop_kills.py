@@ -43,7 +43,7 @@ from ariane.protocol.requests.pop import (
 from ariane.testing.disk import SurvivingData
 from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
 
-SEEDS = 2 * ci_form.number("ARIANE_SEEDS", short=1, long=5)
+SEEDS = ci_form.number("ARIANE_SEEDS", short=1, long=10)
 KILLS = int(os.environ.get("POP_KILLS") or (100 if ci_form.IS_LONG else 25))
 CHOSEN = [int(os.environ["POP_SEED"])] if "POP_SEED" in os.environ else list(range(SEEDS))
 

@@ -109,6 +109,10 @@ def test_versions_are_committed_once_and_read_by_all(spark: SparkSession, home: 
     assert scanned.filter(polars.col("bucket") == odd).collect()["topic"].to_list() == ["d"]
 
 
+@pytest.mark.long(
+    "tests/crash/test_table_kills.py::test_each_row_is_there_once_after_kills",
+    "tests/spark/test_object_store.py::test_writers_that_would_lose_or_repeat_rows_are_refused",
+)
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_a_batch_is_there_once_if_its_commit_fails(
     spark: SparkSession, home: ObjectHome, monkeypatch: pytest.MonkeyPatch, is_committed: bool

@@ -30,6 +30,11 @@ TRACE = jobs.JOBS["trace"]._replace(
 NOW_MS = frames.T0_MS + 3_600_000
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_backfill.py::test_every_appended_table_of_the_jobs_has_an_identity",
+    "tests/spark/test_pipeline_backfill.py::test_a_range_that_the_pipeline_has_yet_to_read_is_refused",
+    "tests/spark/test_pipeline_run.py::test_a_batch_repeated_after_a_crash_is_stored_once",
+)
 def test_missing_rows_are_added_once(spark: SparkSession, tmp_path: Path) -> None:
     bodies = [
         frames.message(frames.body([pub("A"), before("A", "R", 5)]), 0),

@@ -326,6 +326,10 @@ def test_the_bounds_come_from_the_largest_consistent_set(spark: SparkSession) ->
     assert kinds == {"none", "some", "all"}
 
 
+@pytest.mark.long(
+    "tests/spark/test_pipeline_clocks.py::test_the_bounds_come_from_the_largest_consistent_set",
+    "tests/spark/test_pipeline_clocks.py::test_true_offsets_are_within_the_bounds_and_no_duration_is_negative",
+)
 def test_the_table_is_that_of_the_model(spark: SparkSession) -> None:
     """The bounds of the model hold (tests/simulation/test_clock_faults.py); the table has the same."""
     traces, stored, expected = [], [], {}

@@ -519,7 +519,7 @@ def test_a_permanent_error_stops_the_job(spark: SparkSession, tmp_path: Path) ->
 
 @pytest.mark.long(
     "tests/spark/test_pipeline_records.py::test_from_a_broker_to_the_reports",
-    "tests/spark/test_pipeline_backfill.py::test_missing_rows_are_added_once",
+    "tests/spark/test_pipeline_run.py::test_new_events_are_aggregated_and_a_round_without_updates_publishes_nothing",
 )
 def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str) -> None:

@@ -55,6 +55,10 @@ def test_frozen_cycles_are_freed_by_a_later_collection() -> None:
     assert garbage() is None
 
 
+@pytest.mark.long(
+    "tests/unit/test_garbage_collection.py::test_a_full_collection_visits_no_object_that_survived_the_last_one",
+    "tests/unit/test_garbage_collection.py::test_frozen_cycles_are_freed_by_a_later_collection",
+)
 @pytest.mark.usefixtures("survivors")
 @pytest.mark.parametrize("are_freed", [True, False])
 def test_frozen_objects_are_not_visited_while_there_are_many_more_than_at_the_start(are_freed: bool) -> None:
