@@ -6,7 +6,6 @@ Each is fetched once from its package registry, to ARIANE_PEERS_DIR (default ~/.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import shutil
@@ -25,11 +24,11 @@ from ariane.model.topic import TRACE_TOPIC, SubscriptionGroupConfig
 from ariane.reports.trace_steps import StepKind
 from ariane.testing import LocalCluster
 from grpc_transports import NEEDS_NATIVE
+from rocketmq5_peers import JAVA_CLIENT, fetched, maven
 
 PROGRAMS = Path(__file__).parent / "official_5x_clients"
 PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
-JAVA_CLIENT = "rocketmq-client-java-5.2.0.jar"
 RUST_CLIENT = "rocketmq-rust-5.0.0"
 TIMEOUT_S = 150.0
 TOPICS = (
@@ -37,24 +36,6 @@ TOPICS = (
     *("Java", "JavaTransactions", "JavaOrdered", "Node", "Rust", "RustTransactions", "orders"),
 )
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rocketmq-5.md"
-
-
-def fetched(name: str, fetch: Callable[[Path], list[list[str]]]) -> Path:
-    """Return the directory of a client; the first test that needs it runs the commands that fetch it."""
-    root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
-    directory, done = root / name, root / name / "fetched"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of pytest-xdist share it
-        if not done.exists():
-            for command in fetch(directory):
-                if shutil.which(command[0]) is None:
-                    pytest.skip(f"{command[0]} not found on the PATH")
-                ended = subprocess.run(command, capture_output=True, text=True, check=False)
-                if ended.returncode:
-                    pytest.skip(f"cannot fetch {name}: {(ended.stderr or ended.stdout)[-200:]}")
-            done.touch()
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +52,7 @@ def client_python() -> str:
 @pytest.fixture(scope="module")
 def java_command() -> list[str]:
     def fetch(home: Path) -> list[list[str]]:
-        build = [f"-DoutputDirectory={home}", f"-Dproject.build.directory={home}/target"]
-        return [["mvn", "-q", "-B", "-f", str(PROGRAMS / "pom.xml"), "dependency:copy-dependencies", *build]]
+        return [maven(PROGRAMS / "pom.xml", home)]
 
     jar = fetched(JAVA_CLIENT.removesuffix(".jar"), fetch) / JAVA_CLIENT
     return ["java", "-XX:TieredStopAtLevel=1", "-cp", str(jar), str(PROGRAMS / "ClientProgram.java")]
