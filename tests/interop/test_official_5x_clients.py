@@ -1,4 +1,4 @@
-"""The official clients of RocketMQ 5, unmodified, at the gRPC port of our broker: Python 5.1.2, Java 5.2.0, Node 1.0.8, Rust 5.0.0.
+"""The official clients of RocketMQ 5, unmodified, at our gRPC port: Python 5.1.2, Java 5.2.0, Go 5.1.4, Node 1.0.8, Rust 5.0.0.
 
 Each is fetched once from its package registry, to ARIANE_PEERS_DIR (default ~/.cache/ariane/peers).
 """
@@ -30,10 +30,22 @@ PROGRAMS = Path(__file__).parent / "official_5x_clients"
 PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 RUST_CLIENT = "rocketmq-rust-5.0.0"
+GO_CLIENT = "rocketmq-go-5.1.4"
 TIMEOUT_S = 150.0
 TOPICS = (
     *("Python", "PythonTransactions", "PythonOrdered", "PythonTraced"),
-    *("Java", "JavaTransactions", "JavaOrdered", "Node", "Rust", "RustTransactions", "orders"),
+    *(
+        "Java",
+        "JavaTransactions",
+        "JavaOrdered",
+        "Node",
+        "Rust",
+        "RustTransactions",
+        "Go",
+        "GoTransactions",
+        "GoOrdered",
+        "orders",
+    ),
 )
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rocketmq-5.md"
 
@@ -83,6 +95,26 @@ def rust_project() -> Callable[[str], Path]:
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         assert built.returncode == 0, built.stderr[-4000:]
         return home / "target" / "debug" / "client_program"
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def go_project() -> Callable[[str], Path]:
+    """Return a function that builds a program and returns its file."""
+
+    def fetch(home: Path) -> list[list[str]]:
+        shutil.copytree(PROGRAMS / "go", home, dirs_exist_ok=True)
+        return [["go", "-C", str(home), "mod", "download"]]
+
+    home = fetched(GO_CLIENT, fetch)
+
+    def build(program: str) -> Path:
+        (home / "client_program.go").write_text(program, encoding="utf-8")
+        command = ["go", "-C", str(home), "build", "-gcflags=all=-N -l", "-o", "client_program", "."]
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr[-4000:]
+        return home / "client_program"
 
     return build
 
@@ -267,6 +299,42 @@ def test_rust_sends_receives_and_ends_transactions(rust_project: Callable[[str],
     ], done.stdout + done.stderr
 
 
+GO_IS_LONG = pytest.mark.long(
+    "tests/interop/test_official_5x_clients.py::test_python_sends_receives_and_recalls_each_kind_of_message",
+    "tests/interop/test_official_5x_clients.py::test_transactions_of_python_are_committed_rolled_back_and_checked",
+    "tests/interop/test_official_5x_clients.py::test_python_consumes_the_messages_of_a_message_group_in_order",
+)
+
+
+@GO_IS_LONG
+@pytest.mark.timeout(900)
+def test_go_with_its_defaults_which_encrypt(
+    go_project: Callable[[str], Path], address: str, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create_ordered_group(cluster.namesrv, "go-ordered")
+    program = go_project((PROGRAMS / "go" / "client_program.go").read_text(encoding="utf-8"))
+    command = [str(program), address, "Go", "GoTransactions", "GoOrdered", "go"]
+    environment = {**os.environ, "HOME": str(tmp_path)}  # for its log
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    first, *lines = done.stdout.splitlines()
+    ordered = [line.split() for line in lines if line.startswith("pushed go-ordered")]
+    assert in_groups((body, int(attempt)) for *_, body, attempt in ordered) == {
+        name: [(f"{name}{number}", 1) for number in (1, 2, 3)] for name in "ab"
+    }, done.stdout + done.stderr
+    assert first.startswith("sent normal ")
+    assert sorted(line for line in lines if not line.startswith("pushed go-ordered")) == [
+        "checked checked",
+        "done",
+        *(f"pushed go-push {body} {attempt}" for body in ("delayed", "normal", "ordered") for attempt in (1, 2)),
+        "recalled true",
+        "received checked 1 - [] -",
+        "received committed 1 - [] -",
+        "received delayed 1 - [] -",
+        "received normal 1 A [key] -",
+        "received ordered 1 - [] group-1",
+    ], done.stdout + done.stderr
+
+
 def example(language: str, address: str) -> str:
     """Return the program of the page, with another address."""
     program = PAGE.read_text(encoding="utf-8").split(f"```{language}\n")[1].split("```")[0]
@@ -294,4 +362,16 @@ def test_the_example_for_node(node_modules: Path, address: str) -> None:
 def test_the_example_for_rust(rust_project: Callable[[str], Path], address: str) -> None:
     program = rust_project(example("rust", address))
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert "created" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+@GO_IS_LONG
+@pytest.mark.timeout(900)
+def test_the_example_for_go(go_project: Callable[[str], Path], address: str, tmp_path: Path) -> None:
+    imports, statements = example("go", address).split(")\n\n", 1)
+    program = go_project(
+        f'package main\nimport ("context"; "fmt"; "time")\n{imports})\nfunc main() {{\n{statements}\n}}\n'
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run([str(program)], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert "created" in done.stdout.splitlines(), done.stdout + done.stderr
