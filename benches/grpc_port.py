@@ -4,7 +4,7 @@
 
 All servers run at once, on fresh stores; in each round, each load goes to one after the other. Loads, of 128 B to 8 queues:
 
-    send      the native load program (`native/core/examples/grpc_load.rs`), 64 sends in flight on one connection
+    send      the native load program (`native/core/examples/grpc_load.rs`), 256 sends in flight on one connection
     official  the official Java client 5.2.0, 64 asynchronous sends in flight, in a process that warms up first
     ack       the official Java client, 4 threads that receive 32 messages and acknowledge them at once, of what was sent before
 
@@ -56,7 +56,8 @@ PROXY_HEAP = ("-Xms1g", "-Xmx1g")
 # By default a 5.x broker compares 38 MB of timers with their file each second, and spins for 3 s until it writes metrics.
 QUIET = {"timerFlushIntervalMs": "60000", "transactionMetricFlushInterval": "100"}
 CLIENT_HEAP = ("-Xms512m", "-Xmx512m")
-TOPIC, QUEUES, IN_FLIGHT, RECEIVING = "Load", 8, 64, 4
+TOPIC, QUEUES = "Load", 8
+IN_FLIGHT, OFFICIAL_IN_FLIGHT, RECEIVING = 256, 64, 4
 START_S = 60.0
 FIGURES = ("rate", "p50_ms", "p99_ms", "server_cpu_us", "client_cpu_us")
 
@@ -184,7 +185,7 @@ class Clients(NamedTuple):
 
     def official(self, server: Server, seconds: float) -> dict[str, float]:
         """Send with the official client."""
-        return self._run_official("send", server, IN_FLIGHT, seconds)
+        return self._run_official("send", server, OFFICIAL_IN_FLIGHT, seconds)
 
     def ack(self, server: Server, seconds: float) -> dict[str, float]:
         """Receive and acknowledge with the official client."""

@@ -33,7 +33,7 @@ const RESETS_BY_ERROR_MAX: usize = 1024; // streams that were reset because of e
 const SEND_BUFFER_MAX: usize = 256 * 1024; // bytes of a stream that HTTP/2 holds
 const CONNECTION_HELD_MAX: usize = 64 * 1024 * 1024; // bytes of requests that are not answered
 pub const HELD_MAX: usize = 512 * 1024 * 1024; // the same of all connections
-const ACCEPTED_MAX: usize = 256; // calls, before other connections have a turn
+const ACCEPTED_MAX: usize = 64; // calls of a turn: Python serves them while the next ones are read
 const HANDSHAKE_S: u64 = 10;
 const REQUEST_S: u64 = 60; // for the body of a call
 
@@ -152,6 +152,7 @@ pub async fn serve(socket: Socket, state: Rc<ConnectionState>, server: Rc<Server
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                     Poll::Ready(None) => return Poll::Ready(Some(Ok(()))),
                     Poll::Pending => {
+                        accepted = 0;
                         server.inbox.add(&mut turn);
                         return if is_changed { Poll::Ready(None) } else { Poll::Pending };
                     }
