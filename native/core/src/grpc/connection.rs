@@ -14,15 +14,16 @@ use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request};
 use tokio::sync::{mpsc, Notify};
 use tokio::task::spawn_local;
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 
+use super::ack_pause::AckPause;
 use super::calls::{refuse, reject, StreamAnswer, StreamingCall};
 use super::plain_acks::PlainAck;
 use super::plain_sends::PlainSend;
 use super::request::{Body, Opening, Refusal};
 use super::server::Server;
 use super::socket::{Socket, StalledSince};
-use super::turns::{Call, ConnectionId, Event, Turn};
+use super::turns::{Call, ConnectionId, Event, Inbox, Turn};
 
 const STREAMS_MAX: u32 = 4096; // calls of a connection: a process has one connection for all its clients
 const HEADERS_MAX: u32 = 16 * 1024; // bytes
@@ -41,6 +42,7 @@ const REQUEST_S: u64 = 60; // for the body of a call
 pub struct ConnectionState {
     pub id: ConnectionId,
     pub open_calls: Cell<usize>,
+    open_acks: Cell<usize>,       // those of them that acknowledge messages
     held: Cell<usize>,            // bytes of their requests
     held_by_all: Rc<Cell<usize>>, // the same of all connections
     pub last_active: Cell<Instant>,
@@ -54,6 +56,7 @@ impl ConnectionState {
         Self {
             id,
             open_calls: Cell::new(0),
+            open_acks: Cell::new(0),
             held: Cell::new(0),
             held_by_all,
             last_active: Cell::new(Instant::now()),
@@ -67,13 +70,15 @@ impl ConnectionState {
 /// Counts a call and the bytes of its request until it is dropped.
 pub struct OpenCall {
     state: Rc<ConnectionState>,
+    is_ack: bool,
     held: Cell<usize>,
 }
 
 impl OpenCall {
-    fn new(state: &Rc<ConnectionState>) -> Self {
+    fn new(state: &Rc<ConnectionState>, is_ack: bool) -> Self {
         state.open_calls.set(state.open_calls.get() + 1);
-        Self { state: Rc::clone(state), held: Cell::new(0) }
+        state.open_acks.set(state.open_acks.get() + usize::from(is_ack));
+        Self { state: Rc::clone(state), is_ack, held: Cell::new(0) }
     }
 
     /// Count bytes that have arrived. Return False if they are too many.
@@ -98,6 +103,7 @@ impl Drop for OpenCall {
     fn drop(&mut self) {
         self.release();
         let state = &self.state;
+        state.open_acks.set(state.open_acks.get() - usize::from(self.is_ack));
         if state.open_calls.replace(state.open_calls.get() - 1) >= STREAMS_MAX as usize {
             state.changed.notify_one();
         }
@@ -122,7 +128,8 @@ pub async fn serve(socket: Socket, state: Rc<ConnectionState>, server: Rc<Server
         Ok(opened) => opened.map_err(|error| text_of(&error))?,
     };
     let receiver = Receiver { state: &state, server: &server };
-    let mut turn = Turn::default();
+    let mut arrived = Arrived { turn: Turn::default(), inbox: &server.inbox };
+    let (mut pause, mut pause_end) = (AckPause::default(), pin!(sleep_until(Instant::now().into())));
     loop {
         let mut changed = pin!(state.changed.notified());
         let mut accepted = 0;
@@ -131,7 +138,7 @@ pub async fn serve(socket: Socket, state: Rc<ConnectionState>, server: Rc<Server
             loop {
                 if state.open_calls.get() >= STREAMS_MAX as usize || server.is_full() {
                     let closed = http.poll_closed(cx);
-                    server.inbox.add(&mut turn);
+                    arrived.hand_over();
                     return match closed {
                         Poll::Ready(closed) => Poll::Ready(Some(closed)),
                         Poll::Pending if is_changed => Poll::Ready(None),
@@ -140,11 +147,11 @@ pub async fn serve(socket: Socket, state: Rc<ConnectionState>, server: Rc<Server
                 }
                 match http.poll_accept(cx) {
                     Poll::Ready(Some(Ok((request, respond)))) => {
-                        receiver.accept(request, respond, cx, &mut turn);
+                        receiver.accept(request, respond, cx, &mut arrived.turn);
                         accepted += 1;
                         if accepted >= ACCEPTED_MAX {
                             accepted = 0;
-                            server.inbox.add(&mut turn);
+                            arrived.hand_over();
                             cx.waker().wake_by_ref();
                             return Poll::Pending;
                         }
@@ -152,21 +159,45 @@ pub async fn serve(socket: Socket, state: Rc<ConnectionState>, server: Rc<Server
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                     Poll::Ready(None) => return Poll::Ready(Some(Ok(()))),
                     Poll::Pending => {
-                        accepted = 0;
-                        server.inbox.add(&mut turn);
+                        let waits =
+                            pause.until(&arrived.turn, state.open_acks.get(), Instant::now()).is_some_and(|until| {
+                                pause_end.as_mut().reset(until.into());
+                                pause_end.as_mut().poll(cx).is_pending()
+                            });
+                        if !waits {
+                            accepted = 0;
+                            arrived.hand_over();
+                        }
                         return if is_changed { Poll::Ready(None) } else { Poll::Pending };
                     }
                 }
             }
         })
         .await;
-        server.inbox.add(&mut turn);
         match ended {
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) => return Err(text_of(&error)),
             None if state.is_leaving.get() => http.graceful_shutdown(),
             None => {}
         }
+    }
+}
+
+/// What has arrived and is not handed over. The end of the connection does not lose it: each call has to be answered.
+struct Arrived<'a> {
+    turn: Turn,
+    inbox: &'a Inbox,
+}
+
+impl Arrived<'_> {
+    fn hand_over(&mut self) {
+        self.inbox.add(&mut self.turn);
+    }
+}
+
+impl Drop for Arrived<'_> {
+    fn drop(&mut self) {
+        self.hand_over();
     }
 }
 
@@ -211,6 +242,7 @@ impl Receiver<'_> {
             return refuse(respond, super::code::UNIMPLEMENTED, &text);
         }
         self.state.last_active.set(now);
+        let open = OpenCall::new(self.state, method == "AckMessage");
         let mut arriving = Arriving {
             id: self.server.next_call(),
             method,
@@ -218,7 +250,7 @@ impl Receiver<'_> {
             deadline,
             body: Body::new(stream),
             respond,
-            open: OpenCall::new(self.state),
+            open,
         };
         if arriving.method == "Telemetry" {
             arriving.add(None, self.state.id, self.server, turn);

@@ -9,6 +9,7 @@
 //!
 //! The thread never takes the lock of the interpreter, and decides nothing about a call but its form.
 
+pub mod ack_pause;
 pub mod calls;
 pub mod client_calls;
 pub mod connection;

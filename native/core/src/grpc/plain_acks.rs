@@ -33,7 +33,7 @@ pub struct Delivery {
 }
 
 /// A call whose entries have handles of messages that are stored in their own topic.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PlainAck {
     call: Box<Call>,
     request: api::AckMessageRequest,

@@ -21,7 +21,7 @@ pub type ConnectionId = u64;
 pub type CallId = u64;
 
 /// A call whose request is complete, or a Telemetry stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Call {
     pub connection: ConnectionId,
     pub id: CallId,
