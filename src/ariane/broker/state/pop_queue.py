@@ -87,10 +87,12 @@ class PopQueue:
 
     def take(self, offsets: Iterable[int], now_ms: int, visible_ms: int) -> None:
         """Note a delivery of messages, due ones and new ones. New ones are larger than all that were taken before."""
+        first = TakenMessage(now_ms, visible_ms, 1)
         for offset in offsets:
             message = self.taken.get(offset)
-            self._set(offset, TakenMessage(now_ms, visible_ms, 1 if message is None else message.deliveries + 1))
-            self.next = max(self.next, offset + 1)
+            self._set(offset, first if message is None else first._replace(deliveries=message.deliveries + 1))
+            if offset >= self.next:
+                self.next = offset + 1
 
     def hide(self, offset: int, taken_ms: int, now_ms: int, visible_ms: int) -> bool:
         """Change when a message is visible again, as a delivery at `now_ms`. Return False if that delivery has ended."""

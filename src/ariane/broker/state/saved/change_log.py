@@ -147,7 +147,7 @@ class ChangeLog:
                 " written; see the log for the reason"
             )
         self._append(*changes)
-        if not all(isinstance(change, OWN_CHANGES) for change in changes):
+        if not OWN_CHANGES.issuperset(map(type, changes)):
             self._shared_n = self._last_n
         return self._last_n
 

@@ -188,14 +188,16 @@ Change = (
     | RequestModePut
 )
 # Responses of other clients do not depend on these: only the response to the request waits until they are durable.
-OWN_CHANGES = (
-    QueuesLocked
-    | QueuesUnlocked
-    | MessagesTaken
-    | MessagesAcknowledged
-    | MessageHidden
-    | MessagesReturned
-    | PopRestarted
+OWN_CHANGES: frozenset[type] = frozenset(
+    {
+        QueuesLocked,
+        QueuesUnlocked,
+        MessagesTaken,
+        MessagesAcknowledged,
+        MessageHidden,
+        MessagesReturned,
+        PopRestarted,
+    }
 )
 
 # Documents that a change affects.
