@@ -21,7 +21,16 @@ from ariane.pipeline.publishing import incremental, staged_tables, table_publish
 from ariane.pipeline.publishing.data_files import Target
 from ariane.pipeline.publishing.directory_files import DirectoryFiles
 from ariane.reports.tables import pipeline_status
-from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format, table_store
+from ariane.tables import (
+    JOURNEYS,
+    MESSAGES,
+    TRACE_EVENTS,
+    TRAFFIC,
+    TableSchema,
+    directory_tables,
+    table_format,
+    table_store,
+)
 from ariane.tables.table_format import DataFile, TableVersion
 from ariane.tables.time_buckets import bucket_of_id, bucket_of_time
 
@@ -73,6 +82,22 @@ def test_a_batch_during_an_expiry_loses_no_rows(tmp_path: Path, monkeypatch: pyt
     now = there(tmp_path, TRACE_EVENTS)
     assert now.applied == {QUERY: 1}
     assert (len(now.files), len(now.retired)) == (0, 2), "both batches were there, then both left"
+
+
+def test_the_list_of_a_version_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
+    path = tmp_path / TRACE_EVENTS.name / table_format.CURRENT
+    assert there(tmp_path, TRACE_EVENTS) is published
+    path.with_name("backup").write_bytes(path.read_bytes())
+    path.with_name("backup").replace(path)  # another writer, or a backup
+    version = there(tmp_path, TRACE_EVENTS)
+    assert version == published and version is not published
+    assert there(tmp_path, TRACE_EVENTS) is version
+    table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 1, T0_MS)
+    assert there(tmp_path, TRACE_EVENTS).applied == {QUERY: 1}
+    monkeypatch.setattr(directory_tables, "MAX_LAST_VERSIONS", len(directory_tables._last_versions))
+    table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
+    assert len(directory_tables._last_versions) == directory_tables.MAX_LAST_VERSIONS
 
 
 def test_rows_expire_by_their_time_not_by_an_id_from_a_clock_that_is_ahead(

@@ -24,7 +24,8 @@ def test_a_time_belongs_to_its_ten_minute_bucket() -> None:
     assert time_buckets.bucket_of_time(ms) == time_buckets.bucket_of_time(ms + 599_999) == "2026-11-01T1000"
     assert time_buckets.bucket_of_time(ms + 600_000) == "2026-11-01T1010"
     assert time_buckets.bucket_start_ms("2026-11-01T1010") == ms + 600_000
-    assert time_buckets.bucket_start_ms("unknown-03") is None
+    for untimed in ("unknown-03", "2026-11-21", "2026-13-21T1020", "timer-07-000012"):
+        assert time_buckets.bucket_start_ms(untimed) is None
 
 
 @given(

@@ -36,8 +36,11 @@ def bucket_of_time(ms: int) -> str:
 
 def bucket_start_ms(bucket: str) -> int | None:
     """Return the start of a bucket, in ms since the epoch; None for buckets without a time."""
+    if len(bucket) != len("2026-11-21T1020"):
+        return None
     try:
-        return int(datetime.strptime(bucket, "%Y-%m-%dT%H%M").replace(tzinfo=UTC).timestamp() * 1000)
+        # Called for each file of a table: strptime takes six times as long.
+        return int(datetime.fromisoformat(bucket).replace(tzinfo=UTC).timestamp() * 1000)
     except ValueError:
         return None
 

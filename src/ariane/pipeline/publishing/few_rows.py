@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -302,9 +302,9 @@ def _changes_since(
 
 def _path_at(version: TableVersion, bucket: str, number: int) -> str | None:
     """Return the path of a bucket's file in an earlier version; None if there was none, or it is no longer listed."""
-    paths = [*(file.path for file in version.files), *(file.path for file in version.retired)]
-    earlier = [path for path in paths if bucket_of_directory(path.split("/")[1]) == bucket and _number(path) <= number]
-    return max(earlier, key=_number, default=None)
+    retired = (file.path for file in version.retired if bucket_of_directory(file.path.split("/")[1]) == bucket)
+    paths = chain((file.path for file in version.files if file.bucket == bucket), retired)
+    return max((path for path in paths if _number(path) <= number), key=_number, default=None)
 
 
 def _number(path: str) -> int:
