@@ -36,6 +36,7 @@ from servers import tree_cpu_s
 
 BODY_MESSAGES = 6  # 30 records, about 4 KB: what clients batch
 RECORDS = 5
+BEGIN = "begin.json"  # file with the first ms of the messages
 # SQL: the unique id of message x, of a client whose month had lasted `ms`; and its five records.
 MS = "(x * {span_ms} div {messages})"
 MESSAGE_ID = "concat('0A000001', '1F40', '18B4AAC2', lpad(hex({ms}), 8, '0'), lpad(hex(x % 65536), 4, '0'))"
@@ -150,13 +151,9 @@ def measure_event(
 ) -> dict[str, Any]:
     """Send one late consumption, and return the cost until all tables contain it."""
     home, producer, rounds, thread = running
-    begin_ms, month_ms = begin_of(spark, home.parent, given.hours)
-    ms = f"({begin_ms} + {MS.format(span_ms=given.hours * 3_600_000, messages=given.messages)})"
     # Not among the first messages of its minute, which are the examples of their groups in `health`.
     x = given.messages // 2 + given.messages // 100 + number * 7
-    record = CONSUMPTION.format(group="audit", after=60_000, n=9).replace("id,", f"{MESSAGE_ID.format(ms=ms)},")
-    record = record.replace("t +", f"{month_ms} + {ms} +")
-    (text,) = spark.sql(f"SELECT bigint({x}) AS x").selectExpr(f"concat_ws('', {record})").first()
+    text = late_record(spark, begin_of(spark, home.parent, given.hours), given, x)
     time.sleep(given.pause)
     versions = {table.name: table_store.read_version(home, table) for table in job.tables}
     meter, began = Meter(), time.perf_counter()
@@ -184,12 +181,22 @@ def measure_event(
     return result
 
 
+def late_record(spark: Any, begin: tuple[int, int], given: argparse.Namespace, x: int) -> str:
+    """Return the records of a late consumption of message x."""
+    begin_ms, month_ms = begin
+    ms = f"({begin_ms} + {MS.format(span_ms=given.hours * 3_600_000, messages=given.messages)})"
+    record = CONSUMPTION.format(group="audit", after=60_000, n=9).replace("id,", f"{MESSAGE_ID.format(ms=ms)},")
+    record = record.replace("t +", f"{month_ms} + {ms} +")
+    (text,) = spark.sql(f"SELECT bigint({x}) AS x").selectExpr(f"concat_ws('', {record})").first()
+    return str(text)
+
+
 def begin_of(spark: Any, root: Path, hours: int) -> tuple[int, int]:
     """Return the first ms of the messages since the beginning of the month, and that beginning.
 
     The first call stores them in `root`: late events follow the generated ones by hours, or are sent by another run.
     """
-    path = root / "begin.json"
+    path = root / BEGIN
     if not path.exists():
         month_ms = spark.sql("SELECT unix_millis(date_trunc('month', current_timestamp()))").first()[0]
         begin_ms = max(month_ms, SYSTEM_CLOCK.now_ms() // 3_600_000 * 3_600_000 - hours * 3_600_000) - month_ms
