@@ -94,8 +94,6 @@ def append_links(home: Path, computed: Path, job: PipelineJob, numbers: range, n
                     os.link(computed / table.name / file.path, target)
                     times = (None if ms is None else ms - number * HOUR_MS for ms in (file.first_ms, file.last_ms))
                     added.append(DataFile(path, bucket, file.rows, file.bytes, former.version + 1, *times))
-                if not added:
-                    continue
                 version = former.replace(removed=lambda _: False, added=added, now_ms=now_ms)
                 version = msgspec.structs.replace(version, applied=_applied(home, job, table, former))
                 open_store(home).publish(table, former, version, now_ms)

@@ -237,21 +237,21 @@ def summary(result: dict[str, Any]) -> dict[str, float]:
     values = {
         "files in all lists": result["files"],
         "MB": result["bytes"] / 1e6,
-        "reading all lists, ms": result["open_ms"],
+        "reading all lists again, ms": result["open_ms"],
         "a commit without rows, ms": result["commit_ms"],
         "an update of a bucket, CPU-s": median(later, "cpu_s"),
-        "of it the driver's Python": median(later, "python_s"),
+        "of that, the driver's Python": median(later, "python_s"),
         "the first update": first,
-        "an update of a bucket in the middle of the history": median(result["earlier"], "cpu_s"),
+        "an update that takes an example, in another hour": median(result["earlier"], "cpu_s"),
         "maintenance without a merge": result["idle_maintenance"],
         f"an event of {events:,} new ones, CPU-µs": backlog_s / events * 1e6,
-        "driver's Python, MiB": result["memory_mib"]["python"],
-        "its JVM, MiB": result["memory_mib"]["java"],
+        "memory of the driver's Python, MiB": result["memory_mib"]["python"],
+        "memory of its JVM, MiB": result["memory_mib"]["java"],
     }
-    if result["late"]:
-        values["a late event with streams, CPU-s"] = median(result["late"], "cpu_s")
+    if late := result["late"][1:]:  # the first one starts the streams' frames
+        values["a late event with streams, CPU-s"] = median(late, "cpu_s")
         for name in ("journeys", "health"):
-            values[f"visible in {name}, s"] = statistics.median(event["visible_s"][name] for event in result["late"])
+            values[f"visible in {name}, s"] = statistics.median(event["visible_s"][name] for event in late)
     return values | {"load average": result["load_average"]}
 
 

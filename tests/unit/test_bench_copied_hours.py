@@ -12,7 +12,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
-from ariane.tables import time_buckets
+from ariane.pipeline import jobs
+from ariane.tables import JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, time_buckets
+from ariane.tables.directory_tables import DirectoryTables
+from ariane.tables.table_format import DataFile, TableVersion
 
 NOW = datetime(2026, 11, 21, 10, 25, tzinfo=UTC)
 MONTH_MS = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1000)
@@ -59,6 +62,27 @@ def test_a_copy_has_the_rows_of_an_earlier_hour(copied_hours: Any) -> None:
         },
     ]  # fmt: skip
     assert time_buckets.bucket_of_id(earlier_id, NOW_MS) == copied_hours.bucket_of("2026-11-21T1020", 3)
+
+
+def test_links_are_listed_as_the_files_of_earlier_hours(copied_hours: Any, tmp_path: Path) -> None:
+    job, home, computed = jobs.combine_jobs(("trace",)), tmp_path / "home", tmp_path / "computed"
+    for table in job.tables:
+        path = Path("v=00000001/bucket=2026-11-21T1020/part.parquet")
+        for directory in (home, computed):
+            (directory / table.name / path.parent).mkdir(parents=True)
+            (directory / table.name / path).write_bytes(b"rows")
+            file = DataFile(str(path), "2026-11-21T1020", 7, 4, 1, NOW_MS, NOW_MS)
+            applied = {"trace_events": 1} if table in (JOURNEYS, MESSAGE_KEYS) else {}
+            version = TableVersion(1, table.schema, 7, NOW_MS, (file,), applied)
+            DirectoryTables(directory).publish(table, TableVersion.initial(table, 0), version, NOW_MS)
+    copied_hours.append_links(home, computed, job, range(1, 3), NOW_MS)
+    events, journeys, keys = map(DirectoryTables(home).read_version, (TRACE_EVENTS, JOURNEYS, MESSAGE_KEYS))
+    assert events and journeys and keys
+    assert [file.bucket for file in events.files] == ["2026-11-21T1020", "2026-11-21T0920", "2026-11-21T0820"]
+    assert events.files[-1].last_ms == NOW_MS - 2 * 3_600_000
+    assert (home / TRACE_EVENTS.name / events.files[-1].path).read_bytes() == b"rows"
+    assert [file.bucket for file in keys.files] == ["2026-11-21T1020", "2026-11-21"]
+    assert journeys.applied == keys.applied == {"trace_events": events.version}
 
 
 def test_ids_of_another_month_are_refused(copied_hours: Any) -> None:
