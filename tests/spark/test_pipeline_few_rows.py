@@ -175,6 +175,11 @@ def test_a_late_event_changes_only_its_message_and_those_of_a_changed_clock(
     feed.append([(pub(e, HOUR_MS + 30_000), HOUR_MS, HOSTS[0])], [])
     feed.rebuild(jobs.TRACE_TABLES[0])
     assert set().union(*changed().values()) >= {c, d, e}, "the bounds of their time are narrower"
+    plans = [frame._plan.toString() for (name, *_), frame in feed._staged._frames.items() if name == JOURNEYS.name]
+    assert [plan.count("Exchange ") for plan in plans] == [1] * len(plans), (
+        "after the full outer join of sends and deliveries"
+    )
+    assert plans
 
 
 @pytest.mark.long(

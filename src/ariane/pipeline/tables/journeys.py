@@ -53,6 +53,15 @@ def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataF
     )
 
 
+def _by_message(rows: DataFrame) -> DataFrame:
+    """Return rows in partitions by message, so that steps by message and group need no further shuffle.
+
+    With one partition (`staged_tables`) none needs a shuffle, and `repartition` would be one.
+    """
+    is_single = rows.sparkSession.conf.get("spark.sql.shuffle.partitions") == "1"
+    return rows if is_single else rows.repartition(*MESSAGE)
+
+
 # --- sending -----------------------------------------------------------------------------------------------------------
 
 
@@ -76,8 +85,7 @@ def _sends(events: DataFrame) -> DataFrame:
         "transaction_id",
     )
     traced = (
-        events.where(F.col("type").isin(*SENT_TYPES))
-        .repartition(*MESSAGE)
+        _by_message(events.where(F.col("type").isin(*SENT_TYPES)))
         .groupBy(*MESSAGE)
         .agg(
             F.min_by(F.when(is_pub, send), F.when(is_pub, best)).alias("send"),
@@ -212,8 +220,7 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
     """Return one row per listener call."""
     is_before, is_after = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
     traced = (
-        events.where(F.col("type").isin(*CONSUMED_TYPES))
-        .repartition(*MESSAGE)
+        _by_message(events.where(F.col("type").isin(*CONSUMED_TYPES)))
         .groupBy(*MESSAGE, "request_id")
         .agg(
             _first("client_group").alias("consumer_group"),
@@ -281,12 +288,11 @@ def _by_group(messages: DataFrame) -> DataFrame:
     before_origin = F.substring(name, F.lit(1), F.char_length(name) - F.char_length(origin_topic) - F.lit(1))
     group = F.when(~dead & (origin_topic != "") & is_joined, before_origin).otherwise(name)
     popped_ms = F.col("properties").getItem(FIRST_POP_TIME).try_cast("bigint")
+    stored_for_group = messages.where(dead | popped).select(
+        *MESSAGE, group.alias("consumer_group"), dead.alias("dead"), "store_timestamp", popped_ms.alias("popped_ms")
+    )
     return (
-        messages.where(dead | popped)
-        .select(
-            *MESSAGE, group.alias("consumer_group"), dead.alias("dead"), "store_timestamp", popped_ms.alias("popped_ms")
-        )
-        .repartition(*MESSAGE)
+        _by_message(stored_for_group)
         .groupBy(*MESSAGE, "consumer_group")
         .agg(
             F.min(F.when(F.col("dead"), F.col("store_timestamp"))).alias("dead_lettered_at"),
