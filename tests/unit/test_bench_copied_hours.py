@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import pyarrow as pa
 
 from ariane.pipeline import jobs
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, time_buckets
