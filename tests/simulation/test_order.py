@@ -42,7 +42,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.testing.virtual.virtual_cluster import VirtualCluster, virtual_cluster
 from ariane.testing.virtual.virtual_time import VirtualLoop, VirtualProcess
 
-SEEDS = ci_form.number("ARIANE_SEEDS", short=1, long=8)  # the first one or the fourth finds each planted fault
+SEEDS = ci_form.number("ARIANE_SEEDS", short=1, long=8)
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
 CHOSEN = [int(os.environ["ORDER_SEED"])] if "ORDER_SEED" in os.environ else list(range(SEEDS))
 

@@ -144,9 +144,8 @@ class ServedRequests:
         # Enough for the response: the body of a request is not retained while it is in flight.
         header = Command(command.code, command.opaque, command.flag, form=command.form)
         future = self._track(handled, 1, lambda done: self._on_handler_done(header, done))
-        if (
-            not self._is_open and not command.flag & ONE_WAY
-        ):  # read before the connection was lost: its reply has no reader
+        # Read before the connection was lost: its reply has no reader.
+        if not self._is_open and not command.flag & ONE_WAY:
             self._cancel(future)
 
     def refuse_header(self, frame: OversizedFrame, header_max: int) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-
 REPEAT_S = 0.1  # time after which an interruption of a connection is repeated
 
 
