@@ -34,5 +34,8 @@ class Counts(NamedTuple):
 
 def select(items: Sequence[pytest.Item], *, is_long: bool = IS_LONG) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return the tests of a form, and the others."""
-    others = [] if is_long else [item for item in items if item.get_closest_marker("long")]
-    return [item for item in items if item not in set(others)], others
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (others if not is_long and item.get_closest_marker("long") else chosen).append(item)
+    return chosen, others
