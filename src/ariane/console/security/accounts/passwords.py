@@ -21,7 +21,6 @@ COST, _BLOCK_SIZE, _PARALLELISM = 2**15, 8, 3
 _MEMORY_MAX = 64 * 1024 * 1024
 _SALT_BYTES = 16
 _HASH_BYTES = 32
-_VERIFICATIONS_AT_ONCE = 2  # each takes a thread and 32 MiB
 
 
 def check_new_password(name: str, password: str) -> None:
@@ -64,10 +63,10 @@ def _scrypt(password: str, salt: bytes, cost: int, block_size: int, parallelism:
 
 
 class PasswordVerifier:
-    """Verifies passwords in threads, a few at a time, and as slowly for unknown accounts as for known ones."""
+    """Verifies passwords in a thread, one at a time, and as slowly for unknown accounts as for known ones."""
 
     def __init__(self) -> None:
-        self._slots = asyncio.Semaphore(_VERIFICATIONS_AT_ONCE)
+        self._turn = asyncio.Lock()  # two at once leave no core of a small machine to the pages of others
         self._absent: str | None = None  # hash that stands for accounts that do not exist
 
     async def verify(self, password: str, stored: str | None) -> bool:
@@ -77,7 +76,7 @@ class PasswordVerifier:
             password: Password of a log-in.
             stored: Hash of the account; None if there is no such account: the result is then False, after the same time.
         """
-        async with self._slots:
+        async with self._turn:
             if stored is None and self._absent is None:
                 self._absent = await asyncio.to_thread(hash_password, base64.b64encode(os.urandom(18)).decode())
             is_correct = await asyncio.to_thread(verify_password, password, stored or self._absent or "")
