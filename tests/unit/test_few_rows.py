@@ -80,3 +80,12 @@ def test_no_message_has_no_rows(tmp_path: Path) -> None:
         return pq.read_table(tmp_path / "0.parquet", filters=few_rows.of_messages(ids)).num_rows
 
     assert [count("b"), count()] == [1, 0]
+
+
+def test_rows_that_several_tables_need_are_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(rows_of("a", "b", "c"), path)
+    rows = few_rows.rows_of_messages(path, frozenset({"a", "c"}))
+    assert rows[few_rows.ID].to_pylist() == ["a", "c"]
+    path.unlink()
+    assert few_rows.rows_of_messages(path, frozenset({"c", "a"})) is rows

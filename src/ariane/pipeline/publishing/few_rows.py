@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import chain, pairwise
 from operator import or_
 from pathlib import Path
@@ -29,6 +29,7 @@ from ariane.tables.table_store import read_version
 
 MAX_ROWS = 5_000  # new ones of a bucket
 MAX_MESSAGES = 500  # changed ones of a table; more are computed with their whole buckets
+READ_FILES = 256  # of which `rows_of_messages` retains the rows
 ID = "message_id"
 MINUTE = timedelta(minutes=1)
 COMPRESSION = "zstd"
@@ -141,6 +142,12 @@ def messages_with_keys(keyed: pa.Table, keys: Collection[str]) -> set[str]:
 def of_messages(ids: Collection[str]) -> pc.Expression:
     """Return the condition that a row belongs to one of the messages."""
     return pc.field(ID).isin(pa.array(sorted(ids), pa.string()))  # typed, also without ids
+
+
+@lru_cache(maxsize=READ_FILES)
+def rows_of_messages(path: Path, ids: frozenset[str]) -> pa.Table:
+    """Return the rows of few messages in a data file. Files never change, and several tables of a round need the same rows."""
+    return pq.read_table(path, filters=of_messages(ids), partitioning=None)
 
 
 def ids_of_rows(

@@ -262,7 +262,7 @@ def _compute_staged(
         for file in inputs[table.name].files if table.name in inputs else ():
             if file.bucket in buckets:
                 ids = buckets[file.bucket]
-                rows = few_rows.of_messages(ids) if ids is not None and few_rows.ID in table.column_names else None
+                rows = frozenset(ids) if ids is not None and few_rows.ID in table.column_names else None
                 selection = staged_tables.FileRows(file.bucket, home / table.name / file.path, rows)
                 selections.setdefault(table.name, []).append(selection)
     is_interpreted = _count_rows(inputs, buckets) <= staged_tables.MAX_INTERPRETED_ROWS or None not in buckets.values()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ariane.pipeline.publishing import combining, few_rows
 from ariane.pipeline.publishing.staged_tables import MAX_INTERPRETED_ROWS, MAX_ROWS, FileRows, StagedTables
@@ -85,9 +84,9 @@ def by_message(
         # Each state is computed in a bucket of its own, the one after that of its preceding messages.
         labels[bucket] = _label(2 * len(labels)), _label(2 * len(labels) + 1)
         for label, state in zip(labels[bucket], states, strict=True):
-            for name, source, path, rows in state or ():
+            for name, source, path, part in state or ():
                 selections.setdefault(name, []).append(
-                    FileRows(label if source == bucket else _preceding(label) or "", path, rows)
+                    FileRows(label if source == bucket else _preceding(label) or "", path, part)
                 )
     if not labels:
         return {}
@@ -185,7 +184,7 @@ def _selections(
     scope: Mapping[str, set[str]],
     *,
     is_before: bool,
-) -> list[tuple[str, str, Path, pc.Expression]] | None:
+) -> list[tuple[str, str, Path, frozenset[str]]] | None:
     """Return the rows of messages, by input and bucket; None if those before the change are not known."""
     result = []
     for table in computation.inputs:
@@ -199,7 +198,7 @@ def _selections(
             paths = few_rows.paths_of(home / table.name, version, bucket, applied, is_rewritten=table.name in rewritten)
             if paths is None:
                 return None
-            result += [(table.name, bucket, home / table.name / path, few_rows.of_messages(ids)) for path in paths]
+            result += [(table.name, bucket, home / table.name / path, frozenset(ids)) for path in paths]
     return result
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ariane.pipeline.publishing import few_rows
 from ariane.pipeline.publishing.few_rows import Rows
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET
@@ -47,8 +48,8 @@ class FileRows(NamedTuple):
     bucket: str
     """Bucket in which they are computed."""
     path: Path
-    rows: pc.Expression | None = None
-    """None: all."""
+    rows: frozenset[str] | pc.Expression | None = None
+    """Those of these messages, or for which the condition is true; None: all."""
 
 
 SelectedRows = Mapping[str, Iterable[FileRows | pa.Table]]  # by name of the input
@@ -194,6 +195,12 @@ def by_bucket(result: pa.Table, table: TableSchema) -> Rows:
     }
 
 
+def _read_part(path: Path, part: frozenset[str] | pc.Expression) -> pa.Table:
+    if isinstance(part, frozenset):
+        return few_rows.rows_of_messages(path, part)
+    return pq.read_table(path, filters=part, partitioning=None)
+
+
 def _stage(directory: Path, ddl: str, selections: Iterable[FileRows | pa.Table]) -> None:
     """Fill a directory with rows of an input."""
     shutil.rmtree(directory, ignore_errors=True)
@@ -210,7 +217,7 @@ def _stage(directory: Path, ddl: str, selections: Iterable[FileRows | pa.Table])
             continue
         target = directory / f"{BUCKET}={quote(selection.bucket)}"
         if selection.rows is not None:
-            rows = pq.read_table(selection.path, filters=selection.rows, partitioning=None)
+            rows = _read_part(selection.path, selection.rows)
             if rows.num_rows:
                 few.setdefault(target, []).append(rows)
             continue
