@@ -70,7 +70,10 @@ def test_its_own_tests_pass(load_program: Path) -> None:
     assert "test result: ok." in done.stdout
 
 
-@pytest.mark.parametrize("header", ["json", "binary"])
+JSON = pytest.mark.long("tests/integration/test_load_program.py::test_everything_that_was_sent_is_read")
+
+
+@pytest.mark.parametrize("header", [pytest.param("json", marks=JSON), "binary"])
 def test_everything_that_was_sent_is_read(load_program: Path, broker: str, header: str) -> None:
     to = ("--broker", broker, "--topic", f"Load-{header}", "--header", header)
     plain = run(load_program, "send", *to, "--create-topic", "--messages", 1000, "--connections", 2, "--keys")

@@ -421,6 +421,7 @@ def test_order_is_preserved(seed: int):
         assert counts["queues that changed hands"] > QUEUES
 
 
+@pytest.mark.long("tests/simulation/test_order.py::test_order_is_preserved")
 @pytest.mark.parametrize("seed", CHOSEN[: (len(CHOSEN) + 3) // 4])
 def test_order_is_preserved_by_loops_over_a_consumer(seed: int):
     counts = play(seed, kind=IteratingMember).counts
