@@ -13,6 +13,7 @@ from ariane.net.listening.connection_gate import ConnectionGate
 from ariane.proxy import api
 from ariane.proxy.call_server import MESSAGE_MAX, CallArrival, CallServer, StreamRefused
 from ariane.proxy.transport.byte_bridge import LOOPBACK, BridgePeers, ByteBridge
+from ariane.proxy.transport.call_pacer import CallPacer
 
 IDLE_MS = 120_000
 STREAMS_MAX = 4_096  # calls of a connection: a process has one connection for all its clients
@@ -75,7 +76,8 @@ class AioTransport:
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ]
         self._server = grpc.aio.server(options=options)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(api.SERVICE, handlers),))
+        served = grpc.method_handlers_generic_handler(api.SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((_BegunCalls(served, self._bridge.pacer),))
         port: int = self._server.add_insecure_port(f"{LOOPBACK}:0")
         await self._server.start()
         return port
@@ -105,6 +107,18 @@ class AioTransport:
         remaining_s = context.time_remaining()
         remaining_ms = None if remaining_s is None else remaining_s * 1000
         return CallArrival(metadata, self._peers.find(context.peer()), remaining_ms)
+
+
+class _BegunCalls:
+    """Finds what serves a call, which the library does when it begins the call. [grpc.GenericRpcHandler]"""
+
+    def __init__(self, served: Any, pacer: CallPacer) -> None:
+        self._served = served
+        self._pacer = pacer
+
+    def service(self, details: Any) -> Any:
+        self._pacer.on_begun()
+        return self._served.service(details)
 
 
 def _encoded(message: Any) -> bytes:

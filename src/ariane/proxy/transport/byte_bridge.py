@@ -1,6 +1,7 @@
 """Plain and encrypted HTTP/2 on one port: connections are opened as those of the remoting port, and their bytes passed on.
 
     client ─ port 8081 ─▶ ConnectionGate: TLS by the first byte, limits ─▶ BridgedClient ◀─ bytes ─▶ 127.0.0.1: gRPC library
+                                                                            FrameMeter: ends floods; CallPacer: shares of calls
 
 The library sees connections of this process. `BridgePeers` has the client of each, by the local port; calls of others are refused.
 """
@@ -8,6 +9,7 @@ The library sees connections of this process. `BridgePeers` has the client of ea
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 from typing import cast
 
@@ -17,12 +19,15 @@ from ariane.net.peer_log import PeerLog
 from ariane.net.replies import UNKNOWN, make_peer
 from ariane.net.tasks import BackgroundTasks
 from ariane.net.tls import certificate_names
+from ariane.proxy.transport.call_pacer import CallPacer
+from ariane.proxy.transport.frame_meter import FloodError, FrameMeter
 
 log = logging.getLogger("ariane.proxy")
 
 LOOPBACK = "127.0.0.1"
 # Two sockets each. A client has one connection to a server, whatever the number of its calls.
 LIMITS = ConnectionLimits(total=4096, per_address=1024)
+HELD_MAX = 64 * 1024  # bytes of a connection, after which no more are read. Until then its end is noticed
 
 
 class BridgePeers:
@@ -59,6 +64,7 @@ class ByteBridge:
         self._open: dict[BridgedClient, None] = {}  # oldest first
         self._tasks = BackgroundTasks("gRPC bridge")  # one per connection that is being established
         self._log = PeerLog(log)
+        self.pacer = CallPacer()
 
     async def start(self, address: str, port: int, target_port: int) -> int:
         """Listen, and return the port. Raise OSError if it is in use."""
@@ -73,6 +79,7 @@ class ByteBridge:
         if self._server is not None:
             self._server.close()
         self._gate.abort()
+        self.pacer.close()
         for client in list(self._open):
             client.abort()
 
@@ -110,9 +117,15 @@ class ByteBridge:
         self._peers.add(port, client)
         client.on_connected(target, port)
 
+    def close_flood(self, client: BridgedClient, now_s: float, reason: FloodError) -> None:
+        """Log the reason, and close the connection of a client."""
+        self._log.warning(client.ip, now_s, "Closing the connection of %s: %s", client.peer.addr, reason)
+        client.abort()
+
     def on_lost(self, client: BridgedClient, port: int) -> None:
         """Forget a client."""
         self._open.pop(client, None)
+        self.pacer.remove(client)
         self._peers.remove(port)
 
 
@@ -122,31 +135,35 @@ class _Side(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
-        self._early = bytearray()  # received before the other side is connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        if self.other is None:
-            self._early += data
-        elif self.other.transport is not None:
+    def pass_on(self, data: bytes) -> None:
+        """Write data to the other side."""
+        if self.other is not None and self.other.transport is not None:
             self.other.transport.write(data)
 
-    def join(self, other: _Side) -> None:
-        """Pass on what was received, and all that follows."""
-        self.other = other
-        if self._early and other.transport is not None:
-            other.transport.write(bytes(self._early))
-            self._early.clear()
+    def data_received(self, data: bytes) -> None:
+        self.pass_on(data)
+
+    def pause_reading(self) -> None:
+        """Read nothing until `resume_reading`."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
+        if self.other is not None:
+            self.other.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.resume_reading()
+        if self.other is not None:
+            self.other.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
@@ -163,13 +180,18 @@ class BridgedClient(_Side):
         self.is_identified = False  # whether a call came from it that named its client
         self._bridge = bridge
         self._port = 0  # by which the library knows it
+        self._meter = FrameMeter()
+        self._held = bytearray()  # received, and not passed on
+        self._held_from = 0  # position of the first of these bytes among all that were held
+        self._calls: collections.deque[int] = collections.deque()  # positions of their calls
+        self._is_full = False  # nothing is read until held bytes were passed on
+        self._is_paused = False  # nothing is read until the library has read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         name = transport.get_extra_info("peername") or UNKNOWN
         self.peer = make_peer(0, name, certificate_names(transport.get_extra_info("peercert")))
-        assert self.transport is not None
-        self.transport.pause_reading()  # until the library is connected
+        self.pause_reading()  # until `on_connected`
         self._bridge.connect(self)
 
     @property
@@ -180,17 +202,72 @@ class BridgedClient(_Side):
     def on_connected(self, target: _Side, port: int) -> None:
         """Join the connection to the library."""
         self._port = port
-        target.join(self)
         if self.transport is None:
             if target.transport is not None:
                 target.transport.close()
             self._bridge.on_lost(self, port)
             return
-        self.join(target)
-        self.transport.resume_reading()
+        self.other = target
+        if self._held:
+            self._bridge.pacer.add(self)
+        self.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass data on, or hold it until the calls in it may begin."""
+        now_s = asyncio.get_running_loop().time()
+        try:
+            calls = self._meter.read(data, now_s)
+        except FloodError as error:
+            self._bridge.close_flood(self, now_s, error)
+            return
+        is_joined = self.other is not None
+        if is_joined and not self._held and (not calls or self._bridge.pacer.admit(len(calls))):
+            self.pass_on(data)
+            return
+        end = self._held_from + len(self._held)
+        self._calls.extend([end + position for position in calls])
+        self._held += data
+        self._is_full = len(self._held) > HELD_MAX
+        if self._is_full:
+            super().pause_reading()
+        if is_joined:
+            self._bridge.pacer.add(self)
+
+    def pass_calls(self, limit: int) -> int:
+        """Pass up to so many held calls on, with what follows them. Return how many. [PacedConnection]"""
+        count = min(limit, len(self._calls))
+        for _ in range(count):
+            self._calls.popleft()
+        size = self._calls[0] - self._held_from if self._calls else len(self._held)
+        self.pass_on(bytes(self._held[:size]))
+        del self._held[:size]
+        self._held_from += size
+        if self._is_full and len(self._held) <= HELD_MAX:
+            self._is_full = False
+            if not self._is_paused:
+                super().resume_reading()
+        return count
+
+    @property
+    def has_held_calls(self) -> bool:
+        """Whether not all was passed on."""
+        return bool(self._held)
+
+    def pause_reading(self) -> None:
+        """Read nothing until `resume_reading`."""
+        self._is_paused = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, unless too much is held."""
+        self._is_paused = False
+        if not self._is_full:
+            super().resume_reading()
 
     def abort(self) -> None:
         """Close the connection at once."""
+        self._held.clear()
+        self._calls.clear()
         if self.transport is not None:
             self.transport.abort()
 
@@ -204,9 +281,4 @@ class _LibrarySide(_Side):
 
     def __init__(self, client: BridgedClient) -> None:
         super().__init__()
-        self._client = client
-
-    def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)
-        if self.other is None:
-            self._client.abort()
+        self.other = client
