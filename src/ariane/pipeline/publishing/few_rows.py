@@ -29,7 +29,7 @@ from ariane.tables.table_store import read_version
 
 MAX_ROWS = 5_000  # new ones of a bucket
 MAX_MESSAGES = 500  # changed ones of a table; more are computed with their whole buckets
-READ_FILES = 256  # of which `rows_of_messages` retains the rows
+READ_FILES = 256  # `rows_of_messages` retains the rows of so many
 ID = "message_id"
 MINUTE = timedelta(minutes=1)
 COMPRESSION = "zstd"
