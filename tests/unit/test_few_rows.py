@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -89,3 +91,23 @@ def test_rows_that_several_tables_need_are_read_once(tmp_path: Path) -> None:
     assert rows[few_rows.ID].to_pylist() == ["a", "c"]
     path.unlink()
     assert few_rows.rows_of_messages(path, frozenset({"c", "a"})) is rows
+
+
+def test_rows_of_messages_are_released_after_a_round(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    from ariane.pipeline import jobs, run
+
+    path = tmp_path / "rows.parquet"
+    pq.write_table(rows_of("a"), path)
+    few_rows.rows_of_messages(path, frozenset({"a"}))
+    nothing = jobs.PipelineJob("nothing", (), ())
+    runner = run.JobRunner(
+        spark=cast(Any, None),
+        job=nothing,
+        streams={},
+        home=tmp_path,
+        settings=run.RunSettings(),
+        stop=threading.Event(),
+    )
+    runner._round()
+    assert few_rows.rows_of_messages.cache_info().currsize == 0

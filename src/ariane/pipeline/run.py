@@ -28,7 +28,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import backlog, maintenance, restarts, round_pacing
 from ariane.pipeline.jobs import PipelineJob, TopicSource
-from ariane.pipeline.publishing import incremental, small_batches, staged_tables, table_publisher
+from ariane.pipeline.publishing import few_rows, incremental, small_batches, staged_tables, table_publisher
 from ariane.pipeline.source_reader import SourceReader, SourceStream, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
@@ -340,6 +340,7 @@ class JobRunner:
             table_started_s = time.monotonic()
             # The queries continue meanwhile, and reports take a status that is not updated for a stopped pipeline.
             sources = self._record_statuses()
+        few_rows.rows_of_messages.cache_clear()  # there is no bound for the rows that clients write with one id
         return JobProgress(tuple(results), sources, time.monotonic() - started_s)
 
     def _rebuild(
