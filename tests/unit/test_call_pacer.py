@@ -25,7 +25,7 @@ class Holder:
         return count
 
     @property
-    def has_held_calls(self) -> bool:
+    def has_held_data(self) -> bool:
         return self.calls > 0
 
 

@@ -64,7 +64,7 @@ class ByteBridge:
         self._open: dict[BridgedClient, None] = {}  # oldest first
         self._tasks = BackgroundTasks("gRPC bridge")  # one per connection that is being established
         self._log = PeerLog(log)
-        self.pacer = CallPacer()
+        self.pacer = CallPacer()  # shared by all connections; the transport notes begun calls in it
 
     async def start(self, address: str, port: int, target_port: int) -> int:
         """Listen, and return the port. Raise OSError if it is in use."""
@@ -249,7 +249,7 @@ class BridgedClient(_Side):
         return count
 
     @property
-    def has_held_calls(self) -> bool:
+    def has_held_data(self) -> bool:
         """Whether not all was passed on."""
         return bool(self._held)
 

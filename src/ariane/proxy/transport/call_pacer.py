@@ -27,7 +27,9 @@ class PacedConnection(Protocol):
         ...
 
     @property
-    def has_held_calls(self) -> bool: ...
+    def has_held_data(self) -> bool:
+        """Whether not all was passed on."""
+        ...
 
 
 class CallPacer:
@@ -83,7 +85,7 @@ class CallPacer:
             connection = next(iter(self._waiting))
             del self._waiting[connection]
             self._pending += connection.pass_calls(share)
-            if connection.has_held_calls:
+            if connection.has_held_data:
                 self._waiting[connection] = None
         if self._waiting and self._timer is None:
             self._begun = 0
