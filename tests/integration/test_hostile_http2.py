@@ -158,18 +158,17 @@ def test_an_unfinished_request_holds_back_no_other(tmp_path: Path, transport: st
     attacked(tmp_path, transport, lambda attacker: attacker.send(unfinished_calls(1_000)))
 
 
-# --- limits of the native transport; grpcio has its own ---
-
-
-@NEEDS_NATIVE
 @pytest.mark.parametrize("flood", [reset_calls(1, 2_000), header_fragments(1_000)], ids=["resets", "fragments"])
-def test_floods_of_headers_end_the_connection(tmp_path: Path, flood: bytes) -> None:
+def test_floods_of_headers_end_the_connection(tmp_path: Path, transport: str, flood: bytes) -> None:
     async def attack(attacker: Attacker) -> None:
         with contextlib.suppress(ConnectionError):
             await attacker.send(flood)
         await attacker.read_until_closed()
 
-    attacked(tmp_path, "native", attack)
+    attacked(tmp_path, transport, attack)
+
+
+# --- limits of the native transport; grpcio has its own ---
 
 
 @NEEDS_NATIVE
