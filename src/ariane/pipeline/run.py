@@ -340,7 +340,7 @@ class JobRunner:
             table_started_s = time.monotonic()
             # The queries continue meanwhile, and reports take a status that is not updated for a stopped pipeline.
             sources = self._record_statuses()
-        few_rows.rows_of_messages.cache_clear()  # there is no bound for the rows that clients write with one id
+        few_rows.rows_of_messages.cache_clear()  # clients may write any number of rows with one id
         return JobProgress(tuple(results), sources, time.monotonic() - started_s)
 
     def _rebuild(
