@@ -34,7 +34,7 @@ import page
 import pipeline
 from ariane.clock import SYSTEM_CLOCK
 from ariane.pipeline import jobs, maintenance, run
-from ariane.pipeline.publishing import incremental, small_batches, staged_tables, table_publisher
+from ariane.pipeline.publishing import decoded_batches, incremental, staged_tables, table_publisher
 from ariane.pipeline.spark_session import get_or_create_session
 from ariane.tables import TRACE_EVENTS
 from ariane.tables.table_format import TableVersion
@@ -106,10 +106,6 @@ class Updates:
         self._home = root / "tables"
         self._begin = pipeline.begin_of(spark, root, 1)
         self._staged = staged_tables.StagedTables(spark, self._home)
-        source = jobs.TRACES
-        self._small = small_batches.SmallBatches(
-            self._staged, source.name, source.schema, source.prepare, source.append_tables
-        )
         self._count = 0  # of micro-batches
 
     def update(self, x: int, hours: int = 0) -> dict[str, Any]:
@@ -123,10 +119,12 @@ class Updates:
             "store_timestamp": datetime.now(UTC), "born_host": "10.0.0.9:5000", "properties": {},
         }  # fmt: skip
         meter, python_s = pipeline.Meter(), time.process_time()
-        rows = self._small.compute(pa.Table.from_pylist([row], schema=MESSAGE))
-        for append in jobs.TRACES.append_tables:
+        messages = pa.Table.from_pylist([row], schema=MESSAGE)
+        rows = decoded_batches.rows_of_tables(messages, jobs.TRACES.decode, jobs.TRACES.tables)
+        assert rows is not None
+        for table in jobs.TRACES.tables:
             table_publisher.append_batch(
-                rows[append.table.name], self._home, append.table, "traces updates", self._count, SYSTEM_CLOCK.now_ms()
+                rows[table.name], self._home, table, "traces updates", self._count, SYSTEM_CLOCK.now_ms()
             )
         self._count += 1
         steps = {"micro-batch": meter.read()["cpu_s"]} | self.round(meter)
@@ -136,7 +134,7 @@ class Updates:
     def round(self, meter: pipeline.Meter) -> dict[str, float]:
         """Compute what has changed; return the CPU time by table."""
         steps = {}
-        bases = [append.table for source in JOB.sources for append in source.append_tables]
+        bases = [table for source in JOB.sources for table in source.tables]
         pinned = incremental.current_versions(self._home, bases)
         for table in JOB.incremental_tables:
             now_ms = SYSTEM_CLOCK.now_ms()

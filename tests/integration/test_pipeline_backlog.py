@@ -1,4 +1,4 @@
-"""What the pipeline reads from a broker in its own process: the estimate of a backlog, and the messages of a small micro-batch."""
+"""What the pipeline reads from a broker in its own process: the estimate of a backlog, and the messages of a micro-batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import pyarrow as pa
+
 from ariane.client import Producer
 from ariane.cluster.admin import Admin
 from ariane.model.message import Message, MessageQueue
 from ariane.pipeline import backlog, jobs
-from ariane.pipeline.publishing import small_batches
+from ariane.pipeline.publishing import decoded_batches
 from ariane.spark.read.micro_batches import StreamReader
 from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.source_options import parse
@@ -43,10 +45,11 @@ def test_a_backlog_is_what_does_not_fit_into_one_micro_batch(tmp_path: Path) -> 
             columns = [column.partition(" ")[0] for column in re.sub("<.*?>", "", source.schema).split(", ")]
             reader = StreamReader(parse({"namesrv": servers.namesrv, "topic": "T"}), columns)
             queue = MessageQueue("T", "broker-a", 0)
-            rows = small_batches.read_ranges(reader, [OffsetRange(queue, 3, 5), OffsetRange(queue, 19, 20)])
+            rows = decoded_batches.read_ranges(reader, [OffsetRange(queue, 3, 5), OffsetRange(queue, 19, 20)])
+            assert rows is not None
             assert rows.column_names == columns
             assert rows["queue_offset"].to_pylist() == [3, 4, 19]
-            assert small_batches.read_ranges(reader, []).num_rows == 0
+            assert decoded_batches.read_ranges(reader, []) == pa.table({})
 
         offsets = tmp_path / "checkpoint" / "traces" / "offsets"
         offsets.mkdir(parents=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
 
 from ariane.model.topic import (
     CHECK_MAX_TIME_TOPIC,
@@ -16,16 +16,17 @@ from ariane.model.topic import (
     TIMER_TOPIC,
 )
 from ariane.pipeline.tables import messages
+from ariane.spark.records.record_columns import COLUMNS
+from ariane.tables import MESSAGES, RECORD_POSITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 T0_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
 NOVEMBER_MS = 1_698_796_800_000
-SCHEMA = (
-    "topic STRING, broker STRING, queue_id INT, queue_offset BIGINT, commit_log_offset BIGINT, message_id STRING, "
-    "offset_message_id STRING, keys STRING, tags STRING, properties MAP<STRING, STRING>, body BINARY, "
-    "body_length INT, born_timestamp TIMESTAMP, store_timestamp TIMESTAMP, born_host STRING, store_host STRING, "
-    "reconsume_times INT, sys_flag INT, prepared_transaction_offset BIGINT"
-)
+NAMES = (*MESSAGES.column_names, "body")
+SCHEMA = ", ".join(f"{name} {COLUMNS[name][1]}" for name in NAMES)
 Row = dict[str, Any]
 
 
@@ -132,19 +133,24 @@ class Log:
         return self.put(CHECK_MAX_TIME_TOPIC, half["message_id"], ms, properties)
 
 
-def frame(spark: SparkSession, rows: Iterable[Row], schema: str = SCHEMA) -> DataFrame:
+def frame(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
     """Return records as the source returns them."""
-    return spark.createDataFrame(list(rows), schema)
+    return spark.createDataFrame(list(rows), SCHEMA)
+
+
+def arrow_table(rows: Iterable[Row], names: Iterable[str] = NAMES) -> pa.Table:
+    """Return these columns of records in Arrow, as the source returns them."""
+    lists = [{**row, "properties": list(row["properties"].items())} for row in rows]
+    return pa.Table.from_pylist(lists, pa.schema([(name, COLUMNS[name][0]) for name in names]))
 
 
 class Tables:
     """Base tables built from records at once or batch by batch."""
 
-    def __init__(self, spark: SparkSession, batches: Iterable[Iterable[Row]], schema: str = SCHEMA) -> None:
-        parts = [messages.decode_records(frame(spark, batch, schema)) for batch in batches]
-        everything = parts[0]
-        for part in parts[1:]:
-            everything = everything.unionByName(part)
-        self.messages = messages.message_headers(everything)
-        self.places = messages.record_positions(everything)
+    def __init__(self, spark: SparkSession, batches: Iterable[Iterable[Row]], names: Sequence[str] = NAMES) -> None:
+        parts = [messages.decode(arrow_table(batch, names)) for batch in batches]
+        self.messages, self.places = (
+            spark.createDataFrame(pa.concat_tables(part[table.name] for part in parts))
+            for table in (MESSAGES, RECORD_POSITIONS)
+        )
         self.marks = messages.position_marks(self.places, self.places)

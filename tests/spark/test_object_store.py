@@ -191,7 +191,8 @@ def test_a_job_writes_tables_that_commands_read(
         frames.body([pub(name), before(name, f"R-{name}", 10), after(name, f"R-{name}", 17)]) for name in ("M0", "M1")
     ]
     inbox = str(tmp_path / "inbox")
-    frames.messages(spark, [frames.message(body, offset) for offset, body in enumerate(bodies)]).write.parquet(inbox)
+    rows = frames.messages([frames.message(body, offset) for offset, body in enumerate(bodies)])
+    spark.createDataFrame(rows).write.parquet(inbox)
     trace = jobs.JOBS["trace"]
     trace = trace._replace(
         incremental_tables=tuple(fold for fold in trace.incremental_tables if fold.table == JOURNEYS)

@@ -15,7 +15,7 @@ from ariane.client import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message
 from ariane.pipeline import archive, run
-from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.publishing import decoded_batches, table_publisher
 from ariane.pipeline.replay import replay_frame
 from ariane.reports.replay import replay_source
 from ariane.reports.replay.replay_source import ReplayFilter
@@ -48,15 +48,17 @@ def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
     return spark.createDataFrame(rows, ARCHIVE.ddl)
 
 
+def archived(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
+    return decoded_batches.rows_of_table(messages(spark, *some), archive.decode, ARCHIVE)
+
+
 def test_archive_columns_have_the_types_of_the_source() -> None:
     for column in ARCHIVE.columns:
         assert record_columns.COLUMNS[column.name][1] == column.type
 
 
 def test_batches_are_archived_once_by_day_and_topic_and_old_days_expire(spark: SparkSession, tmp_path: Path) -> None:
-    batch = archive.archive_rows(
-        messages(spark, ("orders", 1, 5), ("orders", 0, 1), ("%DLQ%G", 0, 5), ("orders", 2, DAY_MS))
-    )
+    batch = archived(spark, ("orders", 1, 5), ("orders", 0, 1), ("%DLQ%G", 0, 5), ("orders", 2, DAY_MS))
     for _ in range(2):
         table_publisher.append_batch(batch, tmp_path, ARCHIVE, "archive q", 0, T0_MS)
     now = table_store.read_version(tmp_path, ARCHIVE)
@@ -77,7 +79,7 @@ def test_batches_are_archived_once_by_day_and_topic_and_old_days_expire(spark: S
 def test_only_small_files_are_merged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_publisher, "MAX_SMALL_FILES", 2)
     for number in range(4):
-        batch = archive.archive_rows(messages(spark, ("orders", number, number)))
+        batch = archived(spark, ("orders", number, number))
         table_publisher.append_batch(batch, tmp_path, ARCHIVE, "archive q", number, T0_MS)
     before = table_store.read_version(tmp_path, ARCHIVE)
     assert before is not None

@@ -40,7 +40,7 @@ def test_missing_rows_are_added_once(spark: SparkSession, tmp_path: Path) -> Non
         frames.message(frames.body([pub("A"), before("A", "R", 5)]), 0),
         frames.message(frames.body([after("A", "R", 12)]) + b"odd\x02", 1),
     ]
-    first, everything = frames.events_of_messages(spark, bodies[:1]), frames.messages(spark, bodies)
+    first, everything = frames.events_of_messages(spark, bodies[:1]), spark.createDataFrame(frames.messages(bodies))
     table_publisher.append_batch(first, tmp_path, TRACE_EVENTS, "traces X", 0, NOW_MS)
     incremental.rebuild_changed(spark, tmp_path, TRACE.incremental_tables[0], NOW_MS)
 
@@ -66,7 +66,7 @@ def test_missing_rows_are_added_once(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_every_appended_table_of_the_jobs_has_an_identity() -> None:
-    appended = [one.table for job in jobs.JOBS.values() for source in job.sources for one in source.append_tables]
+    appended = [table for job in jobs.JOBS.values() for source in job.sources for table in source.tables]
     for table in appended:
         assert set(backfill.IDENTITIES[table.name]) <= set(table.column_names)
 

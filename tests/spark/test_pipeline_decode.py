@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+import pyarrow as pa
 import trace_frames as frames
 
 from ariane.model.trace_event import (
@@ -22,12 +23,8 @@ from ariane.model.trace_event import (
 )
 from ariane.pipeline.tables import trace_decoding
 from ariane.protocol import trace_codec
-from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
+from ariane.tables import TRACE_EVENTS, TRACE_REJECTS, arrow_types
+from table_contract_checks import check_rows
 
 END = EndTransactionEvent(
     timestamp_ms=frames.T0_MS, region="r", group="P", topic="T", message_id="M", tags="a", keys="k", store_host="h:1",
@@ -38,14 +35,13 @@ END = EndTransactionEvent(
 RECALL = RecallEvent(timestamp_ms=frames.T0_MS, region="r", group="P", topic="T", message_id="M", success=True)
 
 
-def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def decoded(*bodies: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return events and rejects of these trace messages, in order."""
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
-    records = trace_decoding.decode_records(frames.messages(spark, messages)).cache()
-    order = ("trace_queue_offset", "record_index")
-    events = frames.rows(trace_decoding.trace_events(records).orderBy(*order))
-    rejects = frames.rows(trace_decoding.trace_rejects(records).orderBy(*order))
-    records.unpersist()
+    tables = trace_decoding.decode(frames.messages(messages))
+    events, rejects = (tables[table.name].to_pylist() for table in (TRACE_EVENTS, TRACE_REJECTS))
+    check_rows(events)
+    check_rows(rejects)
     return events, rejects
 
 
@@ -85,19 +81,15 @@ def of_row(row: dict[str, Any]) -> TraceEvent:
     )  # fmt: skip
 
 
-def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
-    records = trace_decoding.decode_records(frames.messages(spark, [frames.message(b"", 0)]))
-    for frame, table in (
-        (trace_decoding.trace_events(records), TRACE_EVENTS),
-        (trace_decoding.trace_rejects(records), TRACE_REJECTS),
-    ):
-        assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
-            *((column.name, column.type.lower()) for column in table.columns),
-            ("bucket", "string"),
-        ]
+def test_the_columns_match_the_table_schemas() -> None:
+    for body in (b"", b"Pub"):
+        tables = trace_decoding.decode(frames.messages([frames.message(body, 0)]))
+        for table in (TRACE_EVENTS, TRACE_REJECTS):
+            expected = arrow_types.arrow_schema(table).append(pa.field("bucket", pa.string()))
+            assert tables[table.name].schema.equals(expected)
 
 
-def test_spark_and_the_python_decoder_return_the_same_events(spark: SparkSession) -> None:
+def test_columns_and_single_events_are_decoded_alike() -> None:
     """Complete, truncated and corrupted records: both decoders return the same events and reject the same records."""
     chance = random.Random(20231114)
     complete: list[TraceEvent] = [
@@ -122,7 +114,7 @@ def test_spark_and_the_python_decoder_return_the_same_events(spark: SparkSession
         text = "\x02".join(texts) + chance.choice(["\x02", ""])
         bodies.append(text.replace("\x00\x02", "").replace("\x00", "").encode())
 
-    events, rejects = decoded(spark, *bodies)
+    events, rejects = decoded(*bodies)
 
     plain = [trace_codec.decode(body) for body in bodies]
     output = [event for result, _ in plain for event in result]
@@ -142,8 +134,8 @@ def _without_host(event: PublishEvent | ConsumeStartEvent) -> TraceEvent:
     return type(event)(**{name: getattr(event, name) for name in event.__struct_fields__ if name != "client_host"})
 
 
-def test_a_row_contains_the_position_of_its_record(spark: SparkSession) -> None:
-    (_, row), _ = decoded(spark, frames.body([frames.pub("A"), frames.pub("B", 5)]))
+def test_a_row_contains_the_position_of_its_record() -> None:
+    (_, row), _ = decoded(frames.body([frames.pub("A"), frames.pub("B", 5)]))
     assert (row["message_id"], row["event_time"], row["trace_stored_at"]) == ("B", frames.at(5), frames.STORED)
     assert (row["trace_broker"], row["trace_queue_id"], row["trace_queue_offset"], row["record_index"]) == (
         "broker-a",
@@ -167,9 +159,9 @@ MALFORMED = {
 }
 
 
-def test_a_malformed_record_is_rejected_with_a_reason_and_affects_no_other(spark: SparkSession) -> None:
+def test_a_malformed_record_is_rejected_with_a_reason_and_affects_no_other() -> None:
     good = trace_codec.encode(frames.pub("A"))
-    events, rejects = decoded(spark, *((good + record + "\x02" + good).encode() for record in MALFORMED))
+    events, rejects = decoded(*((good + record + "\x02" + good).encode() for record in MALFORMED))
     places = [(row["trace_queue_offset"], row["record_index"]) for row in events]
     assert places == [(offset, index) for offset in range(len(MALFORMED)) for index in (0, 2)]
     assert [(row["record"], row["reason"]) for row in rejects] == list(MALFORMED.items())
@@ -179,9 +171,9 @@ def test_a_malformed_record_is_rejected_with_a_reason_and_affects_no_other(spark
     assert {row["trace_broker"] for row in rejects} == {"broker-a"}
 
 
-def test_invalid_utf8_does_not_fail_the_query(spark: SparkSession) -> None:
+def test_invalid_utf8_does_not_fail_the_query() -> None:
     """A Java client with a different platform charset."""
     latin = trace_codec.encode(frames.pub("A", keys="Grüße")).encode("latin-1")
-    events, rejects = decoded(spark, latin, b"\xff\xfe\x00", b"")
+    events, rejects = decoded(latin, b"\xff\xfe\x00", b"")
     assert [row["keys"] for row in events] == ["Gr\ufffd\ufffde"]
     assert [row["record"] for row in rejects] == ["\ufffd\ufffd\x00"]

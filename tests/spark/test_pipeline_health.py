@@ -17,7 +17,7 @@ from trace_frames import after, at, before, pub
 from ariane.model.trace_event import MessageType, TraceEvent
 from ariane.pipeline.jobs import JOBS
 from ariane.pipeline.publishing import incremental, table_publisher
-from ariane.pipeline.tables import bucket_columns, health
+from ariane.pipeline.tables import health
 from ariane.reports import health_report as reports
 from ariane.reports.report import Table
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
@@ -41,10 +41,7 @@ def record(message_id: str, offset: int, ms: int = 0, topic: str = "T", **other:
 
 
 def messages(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    frame = spark.createDataFrame(list(rows), MESSAGES.ddl)
-    return bucket_columns.add_message_bucket(frame, F.col("message_id"), F.col("store_timestamp"))
+    return frames.stored_messages(spark, list(rows))
 
 
 given = trace_cases.Cases()

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -32,10 +31,9 @@ import ci_form
 import spark_classes
 import table_stores
 from ariane.pipeline import jobs, run, source_reader
-from ariane.pipeline.publishing import table_publisher
+from ariane.pipeline.publishing import decoded_batches, table_publisher
 from ariane.reports.tables import table_views
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TableSchema, arrow_types, table_store
-from ariane.tables.table import split_type
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TableSchema, table_store
 from ariane.tables.table_home import Home, object_home
 
 KILLS = ci_form.number("ARIANE_KILLS", short=1, long=20)
@@ -62,6 +60,7 @@ def job(inbox: str, home_text: str, local: str) -> None:
 
     home = home_of(home_text, Path(local))
     run.MAINTENANCE_INTERVAL_S = MAINTENANCE_INTERVAL_S
+    decoded_batches.MAX_MESSAGES = 0  # tasks decode, in workers that are killed
     # A task whose worker is killed is tried again.
     spark = get_or_create_session("ariane kill test", "local[2,4]", conf=spark_classes.SESSION_SETTINGS)
     trace = jobs.JOBS["trace"]
@@ -132,8 +131,6 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(tmp_path: Pa
     chance = random.Random(seed)
     inbox, home = tmp_path / "inbox", home_of(home_text, tmp_path)
     inbox.mkdir()
-    columns = (column.split(" ", 1) for column in split_type(f"STRUCT<{jobs.TRACES.schema}>")[1])
-    schema = pa.schema([(name, arrow_types.arrow_type(kind)) for name, kind in columns])
     count = KILLS * FILES_PER_KILL + EXTRA_FILES
     for number in range(count):
         bodies = []
@@ -142,7 +139,7 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(tmp_path: Pa
             bodies.append(frames.body([pub(item), before(item, f"R-{item}", 10), after(item, f"R-{item}", 17)]))
         rows = [frames.message(body, number * MESSAGES + offset) for offset, body in enumerate(bodies)]
         # Not by a session of Spark, which would compete with the job.
-        pq.write_table(pa.Table.from_pylist(rows, schema), inbox / f"{number}.parquet")
+        pq.write_table(frames.messages(rows), inbox / f"{number}.parquet")
     reader, stop, killing = Reader(home), threading.Event(), Killing(inbox, home, tmp_path, count * MESSAGES, chance)
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(reader.look_until, stop)

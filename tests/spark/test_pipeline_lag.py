@@ -1,23 +1,23 @@
-"""The lag job on small data frames: samples become rows or rejects, and minutes of rates; unknown values stay null."""
+"""The lag job on small data frames: samples become minutes of rates; unknown values stay null."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
-import sample_frames as frames
 from pyspark.sql import functions as F
-from sample_frames import Row, at, away, folded, sample, state
+from sample_frames import Row, folded
 
+import collected_samples
 from ariane.cluster.lag import queue_lag
-from ariane.metrics_collector.sample import Sample, TopicQueueRanges, encode_messages
-from ariane.pipeline.tables import consumption, samples
-from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
+from ariane.metrics_collector.sample import Sample
+from ariane.pipeline.tables import consumption
+from ariane.tables import CONSUMPTION
 from ariane.tables.time_buckets import bucket_of_time
+from collected_samples import at, away, sample, state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,90 +25,23 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
-    reported = state(5, 70, 100, age=4100, master=1.5, slave=2.5)
-    read = frames.records(spark, reported).persist()
-    queues = samples.queues(read)
-    assert queues.columns == [*SAMPLES_QUEUES.column_names, "bucket"]
-    rows = queues.orderBy("consumer_group").toArrow().to_pylist()
-    facts = [
-        (row["consumer_group"], row["min_offset"], row["max_offset"], row["committed_offset"], row["oldest_age_ms"])
-        for row in rows
-    ]
-    assert facts == [(None, 0, 100, None, None), ("G", 0, 100, 70, 4100)]
-    assert {(row["sampled_at"], row["bounds_at"], row["queue_id"], row["bucket"]) for row in rows} == {
-        (at(5), at(5), 0, bucket_of_time(frames.T0_MS))
-    }
-    brokers = samples.brokers(read)
-    assert brokers.columns == [*SAMPLES_BROKERS.column_names, "bucket"]
-    (master, slave) = brokers.orderBy("broker_id").toArrow().to_pylist()
-    assert (master["put_total"], master["get_total"], master["log_max"], master["error"]) == (10, 20, 900, None)
-    assert (master["booted_at"], slave["broker_id"]) == (at(-5), 1)
-    counters = samples.counters(read)
-    assert counters.columns == [*SAMPLES_COUNTERS.column_names, "bucket"]
-    assert sorted((row["broker_id"], row["total"], row["tps"]) for row in counters.collect()) == [
-        (0, 90, 1.5),
-        (1, 150, 2.5),
-    ]
-    assert samples.rejects(read).count() == 0
-    read.unpersist()
-
-
-def test_a_sample_of_many_topics_spans_messages_and_has_one_broker_row(spark: SparkSession) -> None:
-    topics = tuple(TopicQueueRanges(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
-    reported = sample(1, topics=topics)
-    assert len(encode_messages(reported)) == 3
-    read = frames.records(spark, [reported]).persist()
-    assert samples.brokers(read).count() == 1
-    assert samples.queues(read).select("topic").distinct().count() == 1100
-    read.unpersist()
-
-
-def test_invalid_samples_are_rejected_with_a_reason(spark: SparkSession) -> None:
-    good = json.loads(encode_messages(state(5, 70, 100)[0])[0])
-
-    def changed(**other: object) -> bytes:
-        return json.dumps(good | other).encode()
-
-    without = {name: value for name, value in good.items() if name != "broker"}
-    strange = {
-        b"nonsense": "not a JSON sample",
-        b"\xff\xfe": "not a JSON sample",
-        b"{}": "schema is missing",
-        changed(schema=7): "schema 7, this pipeline supports 2; upgrade it",
-        changed(at_ms="soon"): "a member has the wrong type",
-        json.dumps(without).encode(): "lacks broker",
-        changed(at_ms=frames.T0_MS - 2 * 86_400_000): "the collector's clock is 172830000 ms off the broker's clock",
-        changed(
-            topics=[{"topic": "T", "queues": [[0, 0, 9]]}]
-        ): "an entry has no name, no topic or no time within the round",
-        changed(groups=[{"topic": "T", "at_ms": frames.ms(5), "queues": []}]): (
-            "an entry has no name, no topic or no time within the round"
-        ),
-    }
-    read = samples.records(frames.messages(spark, [*strange, changed()])).persist()
-    rejects = samples.rejects(read)
-    assert rejects.columns == [*SAMPLES_REJECTS.column_names, "bucket"]
-    reasons = {row["queue_offset"]: row["reason"] for row in rejects.collect()}
-    assert [reasons.pop(number) for number in range(len(strange))] == list(strange.values())
-    assert not reasons
-    assert samples.brokers(read).count() == 1
-    read.unpersist()
-
-
 def two_queues(second: float, first: int, end: int | None) -> Sample:
     queues = ((0, first, 0, 100, 5), (1, 10, 0, end, None))
-    return sample(second, groups=(frames.group(second, *queues),), counters=(frames.got(second, 1.0),))
+    return sample(
+        second, groups=(collected_samples.group(second, *queues),), counters=(collected_samples.got(second, 1.0),)
+    )
 
 
 def only_ends(second: float, end: int) -> Sample:
-    return sample(second, topics=(frames.ends(second, (0, 0, end)),))
+    return sample(second, topics=(collected_samples.ends(second, (0, 0, end)),))
 
 
 def progress(second: float, *committed: int | None) -> Sample:
     """Return a sample of a group in several queues."""
     queues = [(number, offset, 0, 1000, None) for number, offset in enumerate(committed)]
-    return sample(second, groups=(frames.group(second, *queues),), counters=(frames.got(second, 1.0),))
+    return sample(
+        second, groups=(collected_samples.group(second, *queues),), counters=(collected_samples.got(second, 1.0),)
+    )
 
 
 RESET = [*state(5, 50, 100, age=1), *state(15, 70, 100, age=1), *state(25, 0, 100, age=1)]
@@ -125,10 +58,10 @@ CASES = {
     "first commit": [*state(5, None, 100), *state(15, 40, 110, age=1)],
     "lost": [*state(5, 50, 100), *state(15, 50, 40)],
     "gap": [*state(5, 50, 100, age=1), *state(305, 80, 100, age=1)],
-    "master unreachable": [*state(5, 50, 100, slave=1.0), away(65), sample(65, 1, counters=(frames.got(65, 4.0),))],
+    "master unreachable": [*state(5, 50, 100, slave=1.0), away(65), sample(65, 1, counters=(collected_samples.got(65, 4.0),))],
     "slave away": [*state(5, 50, 100, age=1), *state(15, 60, 100, age=1), away(5, 1), away(15, 1)],
     "no ends": [two_queues(5, 10, 20), two_queues(15, 40, None)],
-    "removed": [sample(5, groups=(frames.group(5, (0, 10, 40, 100, None)),))],
+    "removed": [sample(5, groups=(collected_samples.group(5, (0, 10, 40, 100, None)),))],
     "no group": [only_ends(5, 100), only_ends(25, 300)],
     "bucket's edge": [*state(-5, 50, 100, age=1), *state(5, 70, 100, age=1)],
     "second queue begins later": [
@@ -181,8 +114,12 @@ def test_a_growing_lag_has_no_forecast(minutes: dict[str, list[Row]]) -> None:
 
 def test_the_first_minute_of_a_bucket_uses_the_previous_sample(minutes: dict[str, list[Row]]) -> None:
     before, after = minutes["bucket's edge"]
-    assert (before["bucket"], before["consumed_tps"]) == (bucket_of_time(frames.T0_MS - 600_000), None)
-    assert (after["bucket"], after["consumed_tps"], after["flags"]) == (bucket_of_time(frames.T0_MS), 2.0, [])
+    assert (before["bucket"], before["consumed_tps"]) == (bucket_of_time(collected_samples.T0_MS - 600_000), None)
+    assert (after["bucket"], after["consumed_tps"], after["flags"]) == (
+        bucket_of_time(collected_samples.T0_MS),
+        2.0,
+        [],
+    )
 
 
 def test_an_offset_reset_gives_no_negative_rate(minutes: dict[str, list[Row]]) -> None:

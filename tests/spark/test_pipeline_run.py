@@ -28,7 +28,6 @@ from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
 from ariane.pipeline import backfill, jobs, run, source_reader
 from ariane.pipeline.publishing import incremental, table_publisher
-from ariane.pipeline.tables import bucket_columns
 from ariane.reports import trace_lookup
 from ariane.reports.tables import pipeline_status, table_views
 from ariane.spark.read import source_options
@@ -129,7 +128,7 @@ class Fed:
 
     def send(self, *bodies: bytes) -> None:
         rows = [frames.message(body, self._sent + number) for number, body in enumerate(bodies)]
-        frames.messages(self.spark, rows).coalesce(1).write.mode("append").parquet(str(self._inbox))
+        self.spark.createDataFrame(frames.messages(rows)).coalesce(1).write.mode("append").parquet(str(self._inbox))
         self._sent += len(bodies)
 
     def messages(self) -> source_reader.SourceStream:
@@ -560,23 +559,3 @@ def test_an_unwritable_home_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written to"):
         run.run(TRACE, {"namesrv": "127.0.0.1:1"}, tmp_path / "file" / "tables")
-
-
-def test_spark_and_python_compute_the_same_buckets(spark: SparkSession) -> None:
-    ids = [
-        "",
-        "A",
-        "FF" * 16,
-        unique_id(0),
-        unique_id(30),
-        unique_id(700),
-        unique_id(743),
-        "0" * 24 + unique_id(50),
-        "x" * 32,
-    ]
-    nears = [frames.T0_MS + days * 86_400_000 for days in (0, 16, 17, 30, 45, 107)]
-    cases = [(message_id, near) for message_id in ids for near in nears]
-    frame = spark.createDataFrame(cases, "message_id STRING, near BIGINT")
-    result = bucket_columns.add_message_bucket(frame, F.col("message_id"), F.timestamp_millis("near")).collect()
-    expected = {(message_id, near): time_buckets.bucket_of_id(message_id, near) for message_id, near in cases}
-    assert {(row["message_id"], row["near"]): row["bucket"] for row in result} == expected

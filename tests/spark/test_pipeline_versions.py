@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,11 +11,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 
 from ariane.pipeline.tables import trace_decoding
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
+from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
 
 NOW = str(frames.T0_MS)
 PUB = f"Pub|{NOW}|r|P|T|M|tag|k1 k2|10.0.0.1:10911|17|3|0"
@@ -113,15 +109,14 @@ GOLDEN: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 
 
-def test_trace_records_of_every_version_are_decoded(spark: SparkSession) -> None:
+def test_trace_records_of_every_version_are_decoded() -> None:
     bodies = [text.replace("|", "\x01").replace(";", "\x02").encode() for text, _ in GOLDEN.values()]
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
-    records = trace_decoding.decode_records(frames.messages(spark, messages))
-    order = ("trace_queue_offset", "record_index", "message_id")
+    decoded = trace_decoding.decode(frames.messages(messages))
     result: list[list[dict[str, Any]]] = [[] for _ in bodies]
-    for row in frames.rows(trace_decoding.trace_events(records).orderBy(*order)):
+    for row in decoded[TRACE_EVENTS.name].to_pylist():
         result[row["trace_queue_offset"]].append(row)
-    assert frames.rows(trace_decoding.trace_rejects(records)) == []
+    assert decoded[TRACE_REJECTS.name].num_rows == 0
     position = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index", "trace_stored_at", "bucket")
     for (who, (_, expected)), rows in zip(GOLDEN.items(), result, strict=True):
         reported = [
@@ -132,7 +127,7 @@ def test_trace_records_of_every_version_are_decoded(spark: SparkSession) -> None
         )
 
 
-def test_concatenated_records_have_their_own_index(spark: SparkSession) -> None:
+def test_concatenated_records_have_their_own_index() -> None:
     body = f"{AFTER}|2|{AFTER}|2|".replace("|", "\x01").encode()
-    rows = frames.rows(frames.events_of_messages(spark, [frames.message(body, 0)]))
-    assert sorted(row["record_index"] for row in rows) == [0, 1]
+    rows = trace_decoding.decode(frames.messages([frames.message(body, 0)]))[TRACE_EVENTS.name]
+    assert rows["record_index"].to_pylist() == [0, 1]

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from ariane.model import clock_offset
 from ariane.model.message import UNIQ_KEY
@@ -15,7 +15,8 @@ from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, Message
 from ariane.pipeline.jobs import TRACES
 from ariane.pipeline.tables import bucket_columns, trace_decoding
 from ariane.protocol import trace_codec
-from ariane.tables import MESSAGES
+from ariane.tables import MESSAGES, TRACE_EVENTS, arrow_types
+from ariane.tables.table import split_type
 from table_contract_checks import check_rows
 
 T0_MS = 1_700_000_000_000
@@ -70,8 +71,14 @@ def message(
     }  # fmt: skip
 
 
-def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    return spark.createDataFrame(rows, TRACES.schema)
+def arrow_of(ddl: str) -> pa.Schema:
+    """Return columns of Spark in Arrow."""
+    columns = (column.split(" ", 1) for column in split_type(f"STRUCT<{ddl}>")[1])
+    return pa.schema((name, arrow_types.arrow_type(kind)) for name, kind in columns)
+
+
+def messages(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, arrow_of(TRACES.schema))
 
 
 def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
@@ -82,7 +89,7 @@ def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
 
 def events_of_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     """Return the trace_events of trace messages."""
-    return trace_decoding.trace_events(trace_decoding.decode_records(messages(spark, rows)))
+    return spark.createDataFrame(trace_decoding.decode(messages(rows))[TRACE_EVENTS.name])
 
 
 def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str, Any]:
@@ -93,8 +100,10 @@ def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str
 
 
 def stored_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    frame = spark.createDataFrame([{name: row[name] for name in MESSAGES.column_names} for row in rows], MESSAGES.ddl)
-    return bucket_columns.add_message_bucket(frame, F.col("message_id"), F.col("store_timestamp"))
+    table = pa.Table.from_pylist(rows, arrow_types.arrow_schema(MESSAGES))
+    stored_ms = bucket_columns.ms_of_times(table["store_timestamp"].combine_chunks())
+    buckets = bucket_columns.buckets_of_messages(table["message_id"].combine_chunks(), stored_ms)
+    return spark.createDataFrame(bucket_columns.with_buckets(table, MESSAGES, buckets))
 
 
 def solid(spark: SparkSession, frame: DataFrame) -> DataFrame:

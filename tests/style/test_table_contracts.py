@@ -94,13 +94,13 @@ def test_sources_are_the_inputs_of_the_job(table: Any) -> None:
 @pytest.mark.parametrize("source", [jobs.TRACES, jobs.SAMPLES, jobs.RECORDS], ids=lambda source: source.name)
 def test_sources_of_appended_tables_are_columns_that_are_read(source: jobs.TopicSource) -> None:
     read = set(re.findall(r"(\w+) [A-Z]+(?:<[^>]*>)?(?:,|$)", source.schema))
-    for append_table in source.append_tables:
+    for table in source.tables:
         topic = {"messages": "@records"}.get(source.name, f"@{source.name}")
-        sources = {one for column in append_table.table.columns for one in column.sources}
+        sources = {one for column in table.columns for one in column.sources}
         assert {lineage.dataset_of(one) for one in sources} == {topic}
         unread = {one.partition(".")[2] for one in sources} - read
         # Of a version of the connector without this column.
-        assert unread <= {"prepared_transaction_offset"}, append_table.table.name
+        assert unread <= {"prepared_transaction_offset"}, table.name
 
 
 def test_an_openlineage_event_has_the_facets_of_each_column() -> None:

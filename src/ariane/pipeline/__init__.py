@@ -1,1 +1,1 @@
-"""The jobs: functions from DataFrame to DataFrame, and `run`, which keeps them going over a topic and a directory."""
+"""The jobs: functions from messages and tables to tables, and `run`, which keeps them going over a topic and a directory."""

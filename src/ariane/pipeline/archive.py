@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ariane.errors import ConfigError
 from ariane.model.topic import topic_name_fault
-from ariane.pipeline.jobs import AppendTable, PipelineJob, TopicSource
+from ariane.pipeline.jobs import PipelineJob, TopicSource
+from ariane.pipeline.tables.bucket_columns import with_buckets
 from ariane.tables import ARCHIVE
 from ariane.tables.declarations.archive import BUCKET_SEPARATOR
 
 NAME = "archive"
 
 
-def archive_rows(messages: DataFrame) -> DataFrame:
-    """Return rows with the columns of ARCHIVE and `bucket`, from messages of format("rocketmq")."""
-    day = F.date_format("store_timestamp", "yyyy-MM-dd")
-    return messages.select(*ARCHIVE.column_names, F.concat_ws(BUCKET_SEPARATOR, day, "topic").alias("bucket"))
+def decode(messages: pa.Table) -> dict[str, pa.Table]:
+    """Return the rows of ARCHIVE, with `bucket`, by name of the table, from messages of format("rocketmq")."""
+    day = pc.strftime(messages["store_timestamp"], "%Y-%m-%d")
+    buckets = pc.binary_join_element_wise(day, messages["topic"], BUCKET_SEPARATOR)
+    return {ARCHIVE.name: with_buckets(messages, ARCHIVE, buckets)}
 
 
 def archive_job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = False) -> PipelineJob:
@@ -45,5 +47,5 @@ def archive_job(topics: Sequence[str] = (), pattern: str = "", *, system_topics:
         options = {"topic": topics[0]} if len(topics) == 1 else {"topics": ",".join(topics)}
     if system_topics:
         options["includeSystemTopics"] = "true"
-    source = TopicSource(NAME, options, ARCHIVE.ddl, (AppendTable(ARCHIVE, archive_rows),))
+    source = TopicSource(NAME, options, ARCHIVE.ddl, (ARCHIVE,), decode)
     return PipelineJob(NAME, (source,), ())

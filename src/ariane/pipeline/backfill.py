@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.errors import ConfigError
 from ariane.pipeline.jobs import PipelineJob, TopicSource
-from ariane.pipeline.publishing import incremental, table_publisher
+from ariane.pipeline.publishing import decoded_batches, incremental, table_publisher
 from ariane.reports.tables.pipeline_status import read_statuses
 from ariane.tables import TableSchema
 from ariane.tables.table_format import BUCKET, TableVersion
@@ -102,13 +102,13 @@ def backfill(
     """
     results = []
     for source in job.sources:
-        prepared = source.prepare(read(source)).persist()
+        messages = read(source).persist()
         try:
-            for append_table in source.append_tables:
-                rows = append_table.select(prepared)
-                results.append(_add_missing(spark, home, append_table.table, rows, now_ms, is_dry_run=is_dry_run))
+            for table in source.tables:
+                rows = decoded_batches.rows_of_table(messages, source.decode, table)
+                results.append(_add_missing(spark, home, table, rows, now_ms, is_dry_run=is_dry_run))
         finally:
-            prepared.unpersist()
+            messages.unpersist()
     if not is_dry_run:
         for incremental_table in job.incremental_tables:
             incremental.rebuild_changed(spark, home, incremental_table, now_ms)

@@ -1,18 +1,19 @@
 """The jobs by name: their sources and tables. A new job needs a line here and one in `ariane.cli.options.command_names`.
 
-topics ─ TopicSource ─ AppendTable ─→ base tables ─ IncrementalTable ─→ tables computed from them
+topics ─ TopicSource ─→ base tables ─ IncrementalTable ─→ tables computed from them
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 from ariane.pipeline.publishing import minute_patches, patches
+from ariane.pipeline.publishing.decoded_batches import Decode
 from ariane.pipeline.publishing.few_rows import Link, TimedInput
 from ariane.pipeline.publishing.incremental import IncrementalTable
 from ariane.pipeline.tables import (
@@ -29,16 +30,6 @@ from ariane.pipeline.tables import (
     transactions,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
-class AppendTable(NamedTuple):
-    """A base table, and how its rows (with `bucket`) are selected from a micro-batch that `TopicSource.prepare` has prepared."""
-
-    table: t.TableSchema
-    select: Callable[[DataFrame], DataFrame]
-
 
 class TopicSource(NamedTuple):
     """A stream of messages. Its name is also that of its checkpoint."""
@@ -48,11 +39,11 @@ class TopicSource(NamedTuple):
     """Options of format("rocketmq") that select topics. `run` adds name servers and credentials."""
     schema: str
     """Columns to read."""
-    append_tables: tuple[AppendTable, ...]
+    tables: tuple[t.TableSchema, ...]
+    decode: Decode
+    """Returns the rows of these tables from messages with the columns of `schema`."""
     limits: Mapping[str, str] = {}
     """Options that limit a micro-batch of a backlog. Most of them read less (`round_pacing.BatchSizer`)."""
-    prepare: Callable[[DataFrame], DataFrame] = lambda batch: batch
-    """Shared preparation of a micro-batch for all tables. The result is cached until all of them have it."""
 
 
 class PipelineJob(NamedTuple):
@@ -66,7 +57,7 @@ class PipelineJob(NamedTuple):
     @property
     def tables(self) -> tuple[t.TableSchema, ...]:
         return (
-            *(append_table.table for source in self.sources for append_table in source.append_tables),
+            *(table for source in self.sources for table in source.tables),
             *(table.table for table in self.incremental_tables),
         )
 
@@ -76,34 +67,26 @@ TRACES = TopicSource(
     {"topic": TRACE_TOPIC},
     "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING, "
     "properties MAP<STRING, STRING>",
-    (
-        AppendTable(t.TRACE_EVENTS, trace_decoding.trace_events),
-        AppendTable(t.TRACE_REJECTS, trace_decoding.trace_rejects),
-    ),
+    (t.TRACE_EVENTS, t.TRACE_REJECTS),
+    trace_decoding.decode,
     # By size: a trace message has one record or many.
     limits={"maxBytesPerTrigger": "64m"},
-    prepare=trace_decoding.decode_records,
 )
 SAMPLES = TopicSource(
     "samples",
     {"topic": SAMPLES_TOPIC},
     samples.MESSAGE,
-    (
-        AppendTable(t.SAMPLES_BROKERS, samples.brokers),
-        AppendTable(t.SAMPLES_QUEUES, samples.queues),
-        AppendTable(t.SAMPLES_COUNTERS, samples.counters),
-        AppendTable(t.SAMPLES_REJECTS, samples.rejects),
-    ),
-    prepare=samples.records,
+    (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS, t.SAMPLES_REJECTS),
+    samples.decode,
 )
 
 RECORDS = TopicSource(
     "messages",
     messages.options(),
     messages.SCHEMA,
-    (AppendTable(t.MESSAGES, messages.message_headers), AppendTable(t.RECORD_POSITIONS, messages.record_positions)),
+    (t.MESSAGES, t.RECORD_POSITIONS),
+    messages.decode,
     limits={"maxOffsetsPerTrigger": "400000"},
-    prepare=messages.decode_records,
 )
 
 # The as-of time comes from the traces: `messages` belongs to other jobs, which may not run.

@@ -28,7 +28,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import backlog, maintenance, restarts, round_pacing
 from ariane.pipeline.jobs import PipelineJob, TopicSource
-from ariane.pipeline.publishing import few_rows, incremental, small_batches, staged_tables, table_publisher
+from ariane.pipeline.publishing import few_rows, incremental, staged_tables, table_publisher
 from ariane.pipeline.source_reader import SourceReader, SourceStream, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
 from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
@@ -232,10 +232,7 @@ class JobRunner:
         try:
             for source in self._job.sources:
                 stream = self._streams[source.name]
-                small = self._small_batches(source)
-                reader = SourceReader(
-                    source, stream, home=self._home, interval_s=interval_s, closing=closing, small=small
-                )
+                reader = SourceReader(source, stream, home=self._home, interval_s=interval_s, closing=closing)
                 self._readers = (*self._readers, reader)
                 # One after another: several at once miss Spark's limit of 10 seconds on a busy machine.
                 reader.await_start(self._stop)
@@ -247,13 +244,6 @@ class JobRunner:
             closing.set()
             for reader in self._readers:
                 reader.close()
-
-    def _small_batches(self, source: TopicSource) -> small_batches.SmallBatches | None:
-        if self._staged is None:
-            return None
-        return small_batches.SmallBatches(
-            self._staged, source.name, source.schema, source.prepare, source.append_tables
-        )
 
     def _run_once(self) -> None:
         for reader in self._readers:

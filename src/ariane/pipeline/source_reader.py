@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError
 from ariane.pipeline import restarts
-from ariane.pipeline.jobs import AppendTable, TopicSource
-from ariane.pipeline.publishing import collected_batches, few_rows, small_batches, table_publisher
+from ariane.pipeline.jobs import TopicSource
+from ariane.pipeline.publishing import decoded_batches, few_rows, table_publisher
 from ariane.protocol.client_rules.transient import UNAVAILABLE
 from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag
+from ariane.tables import TableSchema
 from ariane.tables.table_home import Home
 from ariane.tables.table_store import open_store
 
@@ -49,7 +50,7 @@ class SourceStream(NamedTuple):
     messages: DataFrame
     """Streaming data frame."""
     reader: StreamReader | None = None
-    """Reads small micro-batches in the driver; None: the messages are not in topics."""
+    """Reads micro-batches in the driver; None: the messages are not in topics."""
 
 
 class RunningQuery(NamedTuple):
@@ -75,7 +76,6 @@ class SourceReader:
         home: Home,
         interval_s: float | None,
         closing: threading.Event,
-        small: small_batches.SmallBatches | None = None,
     ) -> None:
         self.source = source  # topics, and how their records become tables
         # Delays the restart of a query that failed, longer with each failure in a row.
@@ -86,7 +86,6 @@ class SourceReader:
         self._checkpoint = open_store(home).local_dir / "checkpoint" / source.name
         self._interval_s = interval_s  # None: read what is available, then end
         self._closing = closing  # set when the job ends
-        self._small = small  # computes micro-batches of few messages; None: they are computed as all others
         # Held by a batch. `close` waits for it, because Spark logs long errors if Python is interrupted within a batch.
         self._batch_lock = threading.Lock()
         self.appended_batches = 0  # since the start, so that the driver notices new rows
@@ -134,29 +133,34 @@ class SourceReader:
             checkpoint_id = json.loads((self._checkpoint / "metadata").read_text())["id"]
             query = f"{self.source.name} {checkpoint_id}"
             with self._rows(batch, number) as rows_of:
-                for append in self.source.append_tables:
-                    rows, now_ms = rows_of(append), SYSTEM_CLOCK.now_ms()
-                    table_publisher.append_batch(rows, self._home, append.table, query, number, now_ms)
+                for table in self.source.tables:
+                    rows, now_ms = rows_of(table), SYSTEM_CLOCK.now_ms()
+                    table_publisher.append_batch(rows, self._home, table, query, number, now_ms)
             self.appended_batches += 1
 
     @contextmanager
-    def _rows(self, batch: DataFrame, number: int) -> Iterator[Callable[[AppendTable], DataFrame | few_rows.Rows]]:
-        """Return the function that selects the rows of a table from a micro-batch."""
-        reader = self._stream.reader
-        if self._small is not None and reader is not None:
-            ranges = small_batches.small_ranges(self._checkpoint, number)
-            if ranges is not None:
-                rows = self._small.compute(small_batches.read_ranges(reader, ranges))
-                yield lambda append: rows[append.table.name]
-                return
-        prepared = self.source.prepare(batch).persist()
+    def _rows(self, batch: DataFrame, number: int) -> Iterator[Callable[[TableSchema], DataFrame | few_rows.Rows]]:
+        """Return the function that returns the rows of a table in a micro-batch."""
+        rows = self._rows_in_driver(batch, number)
+        if rows is not None:
+            yield lambda table: rows[table.name]
+            return
+        batch = batch.persist()
         try:
-            if self._small is not None and collected_batches.are_collectible(prepared):
-                yield lambda append: collected_batches.collect(append.select(prepared), append.table)
-            else:
-                yield lambda append: append.select(prepared)
+            yield lambda table: decoded_batches.rows_of_table(batch, self.source.decode, table)
         finally:
-            prepared.unpersist()
+            batch.unpersist()
+
+    def _rows_in_driver(self, batch: DataFrame, number: int) -> dict[str, few_rows.Rows] | None:
+        """Return the rows of a micro-batch by name of the table; None if they are too many for the driver."""
+        if (reader := self._stream.reader) is None:
+            messages = decoded_batches.collect(batch)
+        else:
+            ranges = decoded_batches.ranges_within_bounds(self._checkpoint, number)
+            messages = None if ranges is None else decoded_batches.read_ranges(reader, ranges)
+        if messages is None:
+            return None
+        return decoded_batches.rows_of_tables(messages, self.source.decode, self.source.tables)
 
 
 def source_status(source: TopicSource, running: RunningQuery) -> SourceStatus:

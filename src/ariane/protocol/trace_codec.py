@@ -79,6 +79,12 @@ def decode(body: bytes) -> tuple[list[TraceEvent], list[TraceReject]]:
     return events, rejects
 
 
+def terminated(text: str) -> str:
+    """Return the text of a trace message with an end after each record: some clients omit it after a SubAfter."""
+    records = (fields for record in text.split(RECORD_END) for fields in _apart(record))
+    return RECORD_END.join(map(FIELD_END.join, records))
+
+
 # --- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -163,19 +169,22 @@ SUB_AFTER_UNTIMED = 7  # fields of a SubAfter without time and group
 
 
 def _records(text: str) -> Iterator[list[str]]:
-    """The fields of each record. What follows a SubAfter that lost its end stands in place of its time."""
-    for record in text.split(RECORD_END):
-        fields = record.split(FIELD_END)
-        position = 0
-        while (
-            fields[position] == "SubAfter"
-            and len(fields) - position > SUB_AFTER_UNTIMED + 1
-            and fields[position + SUB_AFTER_UNTIMED] in _READERS
-        ):
-            yield fields[position : position + SUB_AFTER_UNTIMED]
-            position += SUB_AFTER_UNTIMED
-        if record:
-            yield fields[position:]
+    """The fields of each record."""
+    return (fields for record in text.split(RECORD_END) if record for fields in _apart(record))
+
+
+def _apart(record: str) -> Iterator[list[str]]:
+    """The fields of a record, and of those that run together with it: they stand in place of the time of a SubAfter."""
+    fields = record.split(FIELD_END)
+    position = 0
+    while (
+        fields[position] == "SubAfter"
+        and len(fields) - position > SUB_AFTER_UNTIMED + 1
+        and fields[position + SUB_AFTER_UNTIMED] in _READERS
+    ):
+        yield fields[position : position + SUB_AFTER_UNTIMED]
+        position += SUB_AFTER_UNTIMED
+    yield fields[position:]
 
 
 def _known(text: str) -> str:

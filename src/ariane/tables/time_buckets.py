@@ -58,7 +58,11 @@ def bucket_of_id(message_id: str, near_ms: int) -> str:
         # The latest month that is not too far ahead: an id cannot be much younger than a record of its message.
         candidates = (month_ms + counted_ms for month_ms in _month_starts_ms(latest_ms))
         return bucket_of_time(max(ms for ms in candidates if ms <= latest_ms))
-    # Spread over several buckets, because a bucket is computed and replaced as a whole.
+    return untimed_bucket(message_id)
+
+
+def untimed_bucket(message_id: str) -> str:
+    """Return the bucket of a message whose id contains no time: several ones, because a bucket is computed as a whole."""
     return f"unknown-{zlib.crc32(message_id.encode()) % UNTIMED_BUCKETS:02d}"
 
 

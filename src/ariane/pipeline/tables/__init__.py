@@ -1,1 +1,1 @@
-"""Functions from DataFrame to DataFrame: each computes a table."""
+"""Functions that compute the tables: from messages in Arrow to base tables, and from DataFrame to DataFrame for all others."""

@@ -1,65 +1,100 @@
-"""`ariane.tables.time_buckets` as Spark expressions: the same buckets, computed in the JVM."""
+"""`ariane.tables.time_buckets` for columns: the same buckets, of Arrow arrays and of a Spark column."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ariane.tables import TableSchema
+from ariane.tables.arrow_types import arrow_schema
+from ariane.tables.table_format import BUCKET
 from ariane.tables.time_buckets import (
     BUCKET_MS,
     CANDIDATE_MONTHS,
     MAX_AHEAD_MS,
     MAX_COUNTED_MS,
     UNIQUE_ID,
-    UNTIMED_BUCKETS,
+    bucket_of_time,
+    untimed_bucket,
 )
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import Column
 
-def bucket_of_time(time: Column) -> Column:
+    Ms = NDArray[np.int64]
+
+COUNTED = slice(-12, -4)  # digits of a unique id: ms since the beginning of a month, in hex
+# 1970 and 9999: buckets have a year of four digits, and brokers and clients may have stored any time.
+EARLIEST_MS, LATEST_MS = 0, 253_370_764_800_000
+# Value of a hex digit by its ASCII code.
+DIGITS = np.zeros(256, np.int64)
+for number, digit in enumerate("0123456789abcdef"):
+    DIGITS[ord(digit)] = DIGITS[ord(digit.upper())] = number
+
+
+def time_bucket(time: Column) -> Column:
     """Return the bucket of a TIMESTAMP."""
+    from pyspark.sql import functions as F
+
     begin = F.timestamp_millis(F.floor(F.unix_millis(time) / BUCKET_MS) * BUCKET_MS)
     return F.date_format(begin, "yyyy-MM-dd'T'HHmm")
 
 
-def compute_once(frame: DataFrame, **columns: Column) -> DataFrame:
-    """Add columns that are computed once per row.
+def with_buckets(rows: pa.Table, table: TableSchema, buckets: pa.StringArray | pa.ChunkedArray) -> pa.Table:
+    """Return the columns of a table from rows that have them, in its types, and `bucket`."""
+    return rows.select(table.column_names).cast(arrow_schema(table)).append_column(BUCKET, buckets)
 
-    Spark inlines a plain column into every expression that uses it. The output of a generator is not inlined.
+
+def ms_of_times(times: pa.Array) -> Ms:
+    """Return the ms since the epoch of timestamps, none of them null."""
+    return np.asarray(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())) // 1000
+
+
+def buckets_of_times(ms: Ms) -> pa.StringArray:
+    """Return the bucket of each instant, in ms since the epoch."""
+    begins, numbers = np.unique(np.clip(ms, EARLIEST_MS, LATEST_MS) // BUCKET_MS * BUCKET_MS, return_inverse=True)
+    return pa.array([bucket_of_time(int(begin)) for begin in begins], pa.string()).take(pa.array(numbers))
+
+
+def buckets_of_messages(message_ids: pa.StringArray, near_ms: Ms) -> pa.StringArray:
+    """Return the bucket of each message, as `time_buckets.bucket_of_id` does.
+
+    Args:
+        message_ids: unique ids, none of them null.
+        near_ms: broker times at which anything about the messages was stored, ms since the epoch.
     """
-    return frame.select("*", F.inline(F.array(F.struct(*(column.alias(name) for name, column in columns.items())))))
+    counted_ms = _counted_ms(message_ids)
+    is_timed = (counted_ms >= 0) & (counted_ms <= MAX_COUNTED_MS)
+    latest_ms = np.clip(near_ms, EARLIEST_MS, LATEST_MS) + MAX_AHEAD_MS
+    month = latest_ms.astype("datetime64[ms]").astype("datetime64[M]")
+    ms = np.full(len(counted_ms), EARLIEST_MS)
+    # The latest month that is not too far ahead, so the earliest one first.
+    for back in reversed(range(CANDIDATE_MONTHS)):
+        candidate_ms = (month - back).astype("datetime64[ms]").astype(np.int64) + counted_ms
+        ms = np.where(candidate_ms <= latest_ms, candidate_ms, ms)
+    of_time = buckets_of_times(ms)
+    if is_timed.all():
+        return of_time
+    untimed = pa.array(
+        [
+            None if has_time else untimed_bucket(text)
+            for has_time, text in zip(is_timed, message_ids.to_pylist(), strict=True)
+        ],
+        pa.string(),
+    )
+    return pc.coalesce(untimed, of_time)
 
 
-def counted_ms(message_id: Column) -> Column:
-    """Return the ms since the beginning of a month that a unique id contains; null for other ids."""
-    counted = F.conv(F.substring(message_id, -12, 8), 16, 10).cast("bigint")
-    return F.when(message_id.rlike(f"^{UNIQUE_ID.pattern}$"), counted)
-
-
-def id_months(reference: Column) -> Column:
-    """Return what `bucket_of_message` needs of a time: the latest time of an id, and the beginnings of its possible months.
-
-    `reference` is the broker time (TIMESTAMP) at which anything about the message was stored.
-    """
-    latest_ms = F.unix_millis(reference) + F.lit(MAX_AHEAD_MS)
-    latest = F.date_trunc("month", F.timestamp_millis(latest_ms))
-    begins = (F.unix_millis(F.add_months(latest, -back).cast("timestamp")) for back in range(CANDIDATE_MONTHS))
-    return F.struct(latest_ms.alias("latest_ms"), *(begin.alias(f"m{back}") for back, begin in enumerate(begins)))
-
-
-def bucket_of_message(message_id: Column, counted: Column, months: Column) -> Column:
-    """Return the bucket of a message by its id: by the time in the id, otherwise by a hash of the id.
-
-    Both other arguments are columns that `compute_once` has added: `counted_ms` of the id, and `id_months`.
-    """
-    begins = [months[f"m{back}"] for back in range(CANDIDATE_MONTHS)]
-    past = (F.when(counted <= months["latest_ms"] - begin, begin + counted) for begin in begins)
-    of_id = F.when(counted <= MAX_COUNTED_MS, bucket_of_time(F.timestamp_millis(F.greatest(*past))))
-    number = F.format_string("unknown-%02d", F.crc32(message_id.cast("binary")) % F.lit(UNTIMED_BUCKETS))
-    return F.coalesce(of_id, number)
-
-
-def add_message_bucket(frame: DataFrame, message_id: Column, reference: Column) -> DataFrame:
-    """Add the column `bucket` of messages; `reference` as for `id_months`."""
-    timed = compute_once(frame, counted_ms=counted_ms(message_id), id_months=id_months(reference))
-    bucket = bucket_of_message(message_id, F.col("counted_ms"), F.col("id_months"))
-    return timed.withColumn("bucket", bucket).drop("counted_ms", "id_months")
+def _counted_ms(message_ids: pa.StringArray) -> Ms:
+    """Return the ms since the beginning of a month that unique ids contain; -1 for other ids."""
+    is_unique = pc.match_substring_regex(message_ids, f"^{UNIQUE_ID.pattern}$")
+    counted_ms = np.full(len(message_ids), -1)
+    digits = pc.utf8_slice_codeunits(message_ids.filter(is_unique), COUNTED.start, COUNTED.stop)
+    codes = np.frombuffer("".join(digits.to_pylist()).encode(), np.uint8).reshape(-1, COUNTED.stop - COUNTED.start)
+    powers = 16 ** np.arange(codes.shape[1] - 1, -1, -1, dtype=np.int64)
+    counted_ms[np.asarray(is_unique)] = DIGITS[codes] @ powers
+    return counted_ms

@@ -39,7 +39,7 @@ def consumption(brokers: DataFrame, queues: DataFrame, counters: DataFrame) -> D
     )
     flagged = _flagged(joined)
     columns = [F.col(column.name).cast(column.type).alias(column.name) for column in CONSUMPTION.columns]
-    return flagged.select(*columns, bucket_columns.bucket_of_time(F.col("window_start")).alias("bucket"))
+    return flagged.select(*columns, bucket_columns.time_bucket(F.col("window_start")).alias("bucket"))
 
 
 def _window(time_column: str) -> Column:

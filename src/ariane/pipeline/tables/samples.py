@@ -1,170 +1,304 @@
 """Samples of the metrics collector → samples_brokers, samples_queues, samples_counters, samples_rejects.
 
-Decoded by Spark expressions in the JVM. An invalid sample becomes a reject with a reason; no content of a message can end the
-query. Rows are stored in the bucket of the sample's own time.
+    message ─ _read ─┬→ sample ─→ rows of its broker, queues and counters
+                     └→ reason ─→ row of samples_rejects
+
+No content of a message can end the pipeline. Rows are stored in the bucket of the sample's own time.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice, repeat, zip_longest
+from typing import Annotated
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import msgspec
+import numpy as np
+import pyarrow as pa
 
 from ariane.metrics_collector.sample import SCHEMA
-from ariane.pipeline.tables import bucket_columns
+from ariane.pipeline.tables.bucket_columns import EARLIEST_MS, LATEST_MS, buckets_of_times, ms_of_times
 from ariane.tables import SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS, TableSchema
+from ariane.tables.arrow_types import arrow_schema
 
 MESSAGE = "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP"
-
-_CORRUPT = "_corrupt"
-_FIELDS = f"""schema INT, collector STRING, round BIGINT, part INT, at_ms BIGINT, interval_ms BIGINT, duration_ms BIGINT,
-    requests BIGINT, cluster STRING, broker STRING, broker_id BIGINT, addr STRING, error STRING,
-    runtime STRUCT<at_ms: BIGINT, boot_ms: BIGINT, put_total: BIGINT, get_total: BIGINT, log_min: BIGINT, log_max: BIGINT,
-        dispatch_behind_bytes: BIGINT>,
-    topics ARRAY<STRUCT<topic: STRING, at_ms: BIGINT, queues: ARRAY<ARRAY<BIGINT>>>>,
-    groups ARRAY<STRUCT<group: STRING, topic: STRING, at_ms: BIGINT, bounds_at_ms: BIGINT, queues: ARRAY<ARRAY<BIGINT>>>>,
-    counters ARRAY<STRUCT<name: STRING, topic: STRING, group: STRING, at_ms: BIGINT, sum: BIGINT, tps: DOUBLE>>,
-    skipped STRUCT<topics: BIGINT, groups: BIGINT, counters: BIGINT, ages: BIGINT>,
-    dropped_samples BIGINT, failed_requests ARRAY<STRING>, {_CORRUPT} STRING"""
-_NEEDED = ("collector", "at_ms", "broker", "broker_id")
 
 # Samples are stored immediately, or after a wait for a broker. A larger difference means a wrong clock.
 CLOCK_MAX_MS = 86_400_000
 ROUND_MAX_MS = 3_600_000  # from the start of a round to its last response
 BODY_MAX = 1_000  # characters of a rejected body
+# A name is repeated in each row of a sample. Without limits, rows of a hostile message need a multiple of the memory.
+NAME_MAX = 300  # characters; the longest valid name is that of a retry topic
+QUEUES_MAX = 100_000  # of a message; the collector sends up to 20,000, and more only of a single topic
+CHUNK_ROWS = 1_000_000  # an Arrow array has at most 2 GiB of text: 1,000,000 names of `NAME_MAX` characters fit
+QUEUE_ID_MAX = 2**31 - 1
+
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Name = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 
 
-def records(messages: DataFrame) -> DataFrame:
-    """Return one row per message: the sample `s`, the `reason` for a reject (null: valid), and its position."""
-    text = F.make_valid_utf8(F.col("body").cast("string"))
-    # PERMISSIVE: a sample that cannot be read becomes a reject, while FAILFAST would end the query.
-    read = F.from_json(text, _FIELDS, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
-    rows = messages.select(
-        text.alias("text"),
-        read.alias("s"),
-        F.col("broker").alias("kept_by"),
-        "queue_id",
-        "queue_offset",
-        F.col("store_timestamp").alias("stored_at"),
+class Runtime(msgspec.Struct):
+    """Runtime information of a broker; the names are also those of columns, except `boot_ms`."""
+
+    boot_ms: Int | None = None
+    put_total: Int | None = None
+    get_total: Int | None = None
+    log_min: Int | None = None
+    log_max: Int | None = None
+    dispatch_behind_bytes: Int | None = None
+
+
+class Skipped(msgspec.Struct):
+    """Numbers of items that a round has skipped; the columns are `skipped_topics` and so on."""
+
+    topics: Int | None = None
+    groups: Int | None = None
+    counters: Int | None = None
+    ages: Int | None = None
+
+
+class Entry(msgspec.Struct):
+    """Entry of one of the lists of a sample."""
+
+    topic: Name | None = None
+    at_ms: Int | None = None
+
+
+class TopicEntry(Entry):
+    """Queues of a topic: id, min and max offset. A shorter list lacks the last ones."""
+
+    queues: list[list[Int | None]] | None = None
+
+
+class GroupEntry(TopicEntry):
+    """Progress of a group: id, committed, min and max offset, age in ms. A shorter list lacks the last ones."""
+
+    group: Name | None = None
+    bounds_at_ms: Int | None = None
+
+
+class CounterEntry(Entry):
+    """Last minute of a statistic."""
+
+    name: Name | None = None
+    group: Name | None = None
+    sum: Int | None = None
+    tps: float | None = None
+
+
+class AnySample(msgspec.Struct):
+    """A sample of any schema."""
+
+    schema: Int | None = None
+
+
+class ReceivedSample(AnySample):
+    """What the pipeline reads of `ariane.metrics_collector.sample.Sample`; any member may be missing."""
+
+    collector: Name | None = None
+    part: Int | None = None
+    at_ms: Int | None = None
+    interval_ms: Int | None = None
+    duration_ms: Int | None = None
+    requests: Int | None = None
+    cluster: str | None = None
+    broker: Name | None = None
+    broker_id: Int | None = None
+    addr: str | None = None
+    error: str | None = None
+    runtime: Runtime | None = None
+    topics: list[TopicEntry] | None = None
+    groups: list[GroupEntry] | None = None
+    counters: list[CounterEntry] | None = None
+    skipped: Skipped | None = None
+    dropped_samples: Int | None = None
+    failed_requests: list[str | None] | None = None
+
+
+# Source of a row: number of the message in the micro-batch, its sample, and the object with the `at_ms` of the row.
+Row = tuple[int, ReceivedSample, ReceivedSample | Entry]
+
+_NEEDED = ("collector", "at_ms", "broker", "broker_id")
+_SAMPLES = msgspec.json.Decoder(ReceivedSample)
+_SCHEMAS = msgspec.json.Decoder(AnySample)
+
+
+def decode(messages: pa.Table) -> dict[str, pa.Table]:
+    """Decode samples.
+
+    Args:
+        messages: rows of a micro-batch, with the columns of `MESSAGE`. Only `body` may be null.
+
+    Returns:
+        New rows of SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS and SAMPLES_REJECTS by the table's name, with the table's
+        columns and `bucket`. A message yields either one reject, or at most one broker (none if it continues a split sample)
+        and any number of queues and counters.
+    """
+    bodies = messages["body"].to_pylist()
+    texts = [None if body is None else body.decode(errors="replace") for body in bodies]
+    stored_at = messages["store_timestamp"]
+    samples: list[tuple[int, ReceivedSample]] = []
+    reasons: dict[int, str] = {}
+    for number, (text, stored_ms) in enumerate(zip(texts, ms_of_times(stored_at).tolist(), strict=True)):
+        read = _read(text or "", stored_ms)
+        if isinstance(read, str):
+            reasons[number] = read
+        else:
+            samples.append((number, read))
+    rejected = messages.take(pa.array(reasons, pa.int64()))
+    rejects = {name: rejected[name] for name in ("broker", "queue_id", "queue_offset")} | {
+        "body": [None if (text := texts[number]) is None else text[:BODY_MAX] for number in reasons],
+        "reason": list(reasons.values()),
+        "stored_at": rejected["store_timestamp"],
+        "bucket": buckets_of_times(ms_of_times(rejected["store_timestamp"])),
+    }
+    return {
+        SAMPLES_BROKERS.name: _brokers(samples, stored_at),
+        SAMPLES_QUEUES.name: _queues(samples, stored_at),
+        SAMPLES_COUNTERS.name: _counters(samples, stored_at),
+        SAMPLES_REJECTS.name: _table(SAMPLES_REJECTS, rejects),
+    }
+
+
+def _read(text: str, stored_ms: int) -> ReceivedSample | str:
+    """Return the sample, or the reason why the message is not a valid one."""
+    try:
+        sample = _parse(text)
+    except (msgspec.DecodeError, RecursionError):
+        return "not a JSON sample"
+    if sample.schema is None:
+        return "schema is missing"
+    if sample.schema != SCHEMA:
+        return f"schema {sample.schema}, this pipeline supports {SCHEMA}; upgrade it"
+    if not isinstance(sample, ReceivedSample):
+        return "a member has the wrong type"
+    if missing := [name for name in _NEEDED if getattr(sample, name) is None]:
+        return f"lacks {', '.join(missing)}"
+    begin_ms = sample.at_ms or 0
+    if abs(begin_ms - stored_ms) > CLOCK_MAX_MS:
+        return f"the collector's clock is {abs(begin_ms - stored_ms)} ms off the broker's clock"
+    topics, groups, counters = sample.topics or [], sample.groups or [], sample.counters or []
+    is_named = all(group.group is not None for group in groups) and all(
+        counter.name is not None for counter in counters
     )
-    return rows.withColumn("reason", _reason())
+    if not is_named or not all(_is_in_round(entry, begin_ms) for entry in (*topics, *groups, *counters)):
+        return "an entry has no name, no topic or no time within the round"
+    if sum(len(entry.queues or ()) for entry in (*topics, *groups)) > QUEUES_MAX:
+        return f"more than {QUEUES_MAX} queues"
+    return sample
 
 
-def brokers(rows: DataFrame) -> DataFrame:
-    """Return the columns of SAMPLES_BROKERS and `bucket`: one row per sample, even if it consists of several messages."""
-    sampled_at = F.timestamp_millis("s.at_ms")
-    first = _good(rows).where("coalesce(s.part, 0) = 0")
+def _is_in_round(entry: Entry, begin_ms: int) -> bool:
+    """Return whether an entry has a topic, and a time within the round that began then."""
+    return entry.topic is not None and entry.at_ms is not None and 0 <= entry.at_ms - begin_ms <= ROUND_MAX_MS
+
+
+def _parse(text: str) -> AnySample:
+    """Return the sample; only its schema if another member has the wrong type, or is a name longer than `NAME_MAX`.
+
+    Raises:
+        msgspec.DecodeError: the text is not JSON, not an object, or its schema is not a number.
+        RecursionError: its objects are nested too deeply.
+    """
+    try:
+        return _SAMPLES.decode(text)
+    except msgspec.ValidationError:
+        return _SCHEMAS.decode(text)
+
+
+def _brokers(samples: Sequence[tuple[int, ReceivedSample]], stored_at: pa.ChunkedArray) -> pa.Table:
+    # A split sample has one row, of its first message.
+    rows = [(number, sample, sample) for number, sample in samples if not sample.part]
+    runtimes = [sample.runtime or Runtime() for _, sample, _ in rows]
+    skipped = [sample.skipped or Skipped() for _, sample, _ in rows]
+    columns: dict[str, object] = {
+        name: [getattr(sample, name) for _, sample, _ in rows]
+        for name in SAMPLES_BROKERS.column_names
+        if name in ReceivedSample.__struct_fields__
+    }
+    columns |= {name: [getattr(item, name) for item in runtimes] for name in Runtime.__struct_fields__}
+    columns |= {f"skipped_{name}": [getattr(item, name) for item in skipped] for name in Skipped.__struct_fields__}
+    columns["booted_at"] = _times(runtime.boot_ms for runtime in runtimes)
+    return _table(SAMPLES_BROKERS, columns | _origins(rows, stored_at))
+
+
+def _queues(samples: Sequence[tuple[int, ReceivedSample]], stored_at: pa.ChunkedArray) -> pa.Table:
+    topics = [(number, sample, entry) for number, sample in samples for entry in sample.topics or ()]
+    groups = [(number, sample, entry) for number, sample in samples for entry in sample.groups or ()]
+    of_topics = {"consumer_group": [None] * len(topics), "bounds_at": _times(entry.at_ms for _, _, entry in topics)}
+    of_groups = {
+        "consumer_group": [entry.group for _, _, entry in groups],
+        "bounds_at": _times(entry.bounds_at_ms for _, _, entry in groups),
+    }
+    bounds = ("min_offset", "max_offset")
+    return pa.concat_tables(
+        [
+            _queue_rows(topics, of_topics | _origins(topics, stored_at), bounds),
+            _queue_rows(
+                groups, of_groups | _origins(groups, stored_at), ("committed_offset", *bounds, "oldest_age_ms")
+            ),
+        ]
+    )
+
+
+def _queue_rows(
+    rows: Sequence[tuple[int, ReceivedSample, TopicEntry]], shared: Mapping[str, object], names: Sequence[str]
+) -> pa.Table:
+    """Return the rows of SAMPLES_QUEUES.
+
+    Args:
+        rows: entries with their samples.
+        shared: columns with one value per entry, for all its queues.
+        names: columns that a queue has values of, after its id.
+    """
+    entries = {name: [None] * len(rows) for name in SAMPLES_QUEUES.column_names} | dict(shared)
+    entries["topic"] = [entry.topic for _, _, entry in rows]
+    queues = [entry.queues or [] for _, _, entry in rows]
+    entry_of_queue = np.repeat(np.arange(len(rows)), np.fromiter(map(len, queues), np.int64, len(rows)))
+    chunks = [entry_of_queue[at : at + CHUNK_ROWS] for at in range(0, len(entry_of_queue), CHUNK_ROWS)]
+    result = _table(SAMPLES_QUEUES, entries).take(pa.chunked_array(chunks, pa.int64()))
+    # Transposed, with nulls for the values that shorter lists lack.
+    nulls = [None] * len(entry_of_queue)
+    ids, *columns = islice(chain(zip_longest(*chain.from_iterable(queues)), repeat(nulls)), 1 + len(names))
+    valid_ids = [queue_id if queue_id is not None and 0 <= queue_id <= QUEUE_ID_MAX else None for queue_id in ids]
+    for name, column in zip(("queue_id", *names), (valid_ids, *columns), strict=True):
+        field = result.schema.field(name)
+        result = result.set_column(result.schema.get_field_index(name), field, pa.array(column, field.type))
+    return result
+
+
+def _counters(samples: Sequence[tuple[int, ReceivedSample]], stored_at: pa.ChunkedArray) -> pa.Table:
+    rows = [(number, sample, entry) for number, sample in samples for entry in sample.counters or ()]
     columns = {
-        "sampled_at": sampled_at,
-        "booted_at": F.timestamp_millis("s.runtime.boot_ms"),
-        **{
-            name: F.col(f"s.runtime.{name}")
-            for name in ("put_total", "get_total", "log_min", "log_max", "dispatch_behind_bytes")
-        },
-        **{f"skipped_{name}": F.col(f"s.skipped.{name}") for name in ("topics", "groups", "counters", "ages")},
+        "statistic": [entry.name for _, _, entry in rows],
+        "topic": [entry.topic for _, _, entry in rows],
+        "consumer_group": [entry.group for _, _, entry in rows],
+        "total": [entry.sum for _, _, entry in rows],
+        "tps": [entry.tps for _, _, entry in rows],
     }
-    return _shaped(first, SAMPLES_BROKERS, columns)
+    return _table(SAMPLES_COUNTERS, columns | _origins(rows, stored_at))
 
 
-def queues(rows: DataFrame) -> DataFrame:
-    """Return the columns of SAMPLES_QUEUES and `bucket`."""
-    good = _good(rows)
-    of_topics = good.select("s", "stored_at", F.explode("s.topics").alias("e")).select(
-        "*", F.lit(None).cast("string").alias("g"), F.explode("e.queues").alias("q")
-    )
-    of_groups = good.select("s", "stored_at", F.explode("s.groups").alias("e")).select(
-        "*", F.col("e.group").alias("g"), F.explode("e.queues").alias("q")
-    )
-
-    def part(number: int) -> Column:
-        return F.get("q", F.lit(number))
-
-    common = {
-        "sampled_at": F.timestamp_millis("e.at_ms"),
-        "topic": F.col("e.topic"),
-        "consumer_group": F.col("g"),
-        "queue_id": part(0),
+def _origins(rows: Sequence[Row], stored_at: pa.ChunkedArray) -> dict[str, object]:
+    """Return the columns that all tables of valid samples have, and `bucket`."""
+    sampled_ms = [timed.at_ms for _, _, timed in rows]
+    return {
+        "collector": [sample.collector for _, sample, _ in rows],
+        "sampled_at": _times(sampled_ms),
+        "stored_at": stored_at.take(pa.array([number for number, _, _ in rows], pa.int64())),
+        "broker": [sample.broker for _, sample, _ in rows],
+        "broker_id": [sample.broker_id for _, sample, _ in rows],
+        "bucket": buckets_of_times(np.array(sampled_ms, np.int64)),
     }
-    null = F.lit(None)
-    ends = _shaped(
-        of_topics,
-        SAMPLES_QUEUES,
-        common
-        | {"bounds_at": common["sampled_at"], "min_offset": part(1), "max_offset": part(2)}
-        | {"committed_offset": null, "oldest_age_ms": null},
-    )
-    progress = _shaped(
-        of_groups,
-        SAMPLES_QUEUES,
-        common
-        | {"bounds_at": F.timestamp_millis("e.bounds_at_ms"), "committed_offset": part(1), "min_offset": part(2)}
-        | {"max_offset": part(3), "oldest_age_ms": part(4)},
-    )
-    return ends.unionByName(progress)
 
 
-def counters(rows: DataFrame) -> DataFrame:
-    """Return the columns of SAMPLES_COUNTERS and `bucket`."""
-    counted = _good(rows).select("s", "stored_at", F.explode("s.counters").alias("c"))
-    columns = {
-        "sampled_at": F.timestamp_millis("c.at_ms"),
-        "statistic": F.col("c.name"),
-        "topic": F.col("c.topic"),
-        "consumer_group": F.col("c.group"),
-        "total": F.col("c.sum"),
-        "tps": F.col("c.tps"),
-    }
-    return _shaped(counted, SAMPLES_COUNTERS, columns)
+def _times(times_ms: Iterable[int | None]) -> pa.Array:
+    """Return timestamps of ms since the epoch; null for those that no clock can have had."""
+    valid = [ms if ms is not None and EARLIEST_MS <= ms <= LATEST_MS else None for ms in times_ms]
+    return pa.array(valid, pa.timestamp("ms", "UTC"))
 
 
-def rejects(rows: DataFrame) -> DataFrame:
-    """Return the columns of SAMPLES_REJECTS and `bucket`."""
-    columns = {"body": F.substring("text", 1, BODY_MAX), "broker": F.col("kept_by")}
-    bad = rows.where("reason IS NOT NULL")
-    chosen = [columns.get(column.name, F.col(column.name)).alias(column.name) for column in SAMPLES_REJECTS.columns]
-    return bad.select(*chosen, bucket_columns.bucket_of_time(F.col("stored_at")).alias("bucket"))
-
-
-def _good(rows: DataFrame) -> DataFrame:
-    return rows.where("reason IS NULL")
-
-
-def _shaped(rows: DataFrame, table: TableSchema, columns: dict[str, Column]) -> DataFrame:
-    """Return the table's columns: `columns`, otherwise the sample's member of the same name; and the bucket of `sampled_at`."""
-    available = columns | {"stored_at": F.col("stored_at")}
-    chosen = [
-        available.get(column.name, F.col(f"s.{column.name}")).cast(column.type).alias(column.name)
-        for column in table.columns
-    ]
-    return rows.select(*chosen, bucket_columns.bucket_of_time(columns["sampled_at"]).alias("bucket"))
-
-
-def _reason() -> Column:
-    """Return why a message is not a valid sample; null if it is valid."""
-    missing = F.concat_ws(", ", *(F.when(F.col(f"s.{name}").isNull(), F.lit(name)) for name in _NEEDED))
-    other = F.concat(F.lit("schema "), F.col("s.schema"), F.lit(f", this pipeline supports {SCHEMA}; upgrade it"))
-    off_ms = F.col("s.at_ms") - F.unix_millis("stored_at")
-    off = F.concat(F.lit("the collector's clock is "), F.abs(off_ms), F.lit(" ms off the broker's clock"))
-    entries = F.lit(False)
-    for name, member in (("topics", "topic"), ("groups", "group"), ("counters", "name")):
-        entries |= F.coalesce(F.exists(f"s.{name}", partial(_is_odd, member)), F.lit(False))
-    return (
-        F.when(
-            F.col("s").isNull() | F.col("s.schema").isNull() & F.col(f"s.{_CORRUPT}").isNotNull(),
-            F.lit("not a JSON sample"),
-        )
-        .when(F.col("s.schema").isNull(), F.lit("schema is missing"))
-        .when(F.col("s.schema") != SCHEMA, other)
-        .when(F.col(f"s.{_CORRUPT}").isNotNull(), F.lit("a member has the wrong type"))
-        .when(missing != "", F.concat(F.lit("lacks "), missing))
-        .when(~off_ms.between(-CLOCK_MAX_MS, CLOCK_MAX_MS), off)
-        .when(entries, F.lit("an entry has no name, no topic or no time within the round"))
-    )
-
-
-def _is_odd(member: str, entry: Column) -> Column:
-    """Return whether an entry of a sample's list is invalid."""
-    later_ms = entry["at_ms"] - F.col("s.at_ms")
-    is_good = later_ms.between(0, ROUND_MAX_MS) & entry["topic"].isNotNull() & entry[member].isNotNull()
-    return ~F.coalesce(is_good, F.lit(False))
+def _table(table: TableSchema, columns: Mapping[str, object]) -> pa.Table:
+    """Return the table's columns and `bucket`, in order and with their types."""
+    schema = arrow_schema(table).append(pa.field("bucket", pa.string()))
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)

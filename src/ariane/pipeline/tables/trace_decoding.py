@@ -1,30 +1,45 @@
-"""Trace messages → trace_events and trace_rejects, decoded by Spark expressions in the JVM.
+"""Trace messages → trace_events and trace_rejects, a micro-batch at a time.
 
-The layouts are those of `protocol.trace`. Clients write more or fewer fields, so every field is read with `get` and every number
-with `try_cast`: a record that lacks a required field becomes a reject with a reason and does not affect other records. No content
-may end the query, because it would end it again after every restart: invalid UTF-8 (clients write in their platform's charset) is
-replaced, and numbers and times out of range become rejects.
+    bodies ─ split ─→ records ─ split ─→ fields ─→ a column per field of each type ─┬ valid ──→ trace_events, a row per message id
+                                                                                     └ reason ─→ trace_rejects
+
+The layouts are those of `protocol.trace_codec`. Clients write more or fewer fields, so every field may be absent: a record that
+lacks a required field becomes a reject with a reason and does not affect other records. No content may raise an error, because it
+would end the query again after every restart: invalid UTF-8 (clients write in their platform's charset) is replaced, and numbers
+and times out of range become rejects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ariane.model import clock_offset
 from ariane.model.message import UNIQ_KEY
-from ariane.pipeline.tables.bucket_columns import bucket_of_message, bucket_of_time, compute_once, counted_ms, id_months
-from ariane.protocol.trace_codec import FIELD_END, RECORD_END
+from ariane.pipeline.tables.bucket_columns import buckets_of_messages, buckets_of_times, ms_of_times, with_buckets
+from ariane.protocol import trace_codec
+from ariane.protocol.trace_codec import ABSENT, FIELD_END, RECORD_END
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
+from ariane.tables.time_buckets import UNIQUE_ID
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Flags = NDArray[np.bool_]
+    Numbers = NDArray[np.int64]
 
 # Minimum number of fields per type, including the type's name.
 FIELDS_MIN = {"Pub": 12, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 13, "Recall": 7}
 SUB_AFTER_TIMED = 9  # with fewer fields a SubAfter has neither time nor group
 
-# Index of each field per record type. (`_columns` handles fields whose index depends on more than the type.)
+# Index of each field per record type. (`_events` handles fields whose index depends on more than the type.)
 TEXTS = {
     "region": {"Pub": 2, "SubBefore": 2, "EndTransaction": 2, "Recall": 2},
     "client_group": {"Pub": 3, "SubBefore": 3, "SubAfter": 8, "EndTransaction": 3, "Recall": 3},
@@ -37,232 +52,294 @@ TEXTS = {
     "transaction_id": {"EndTransaction": 10},
     "transaction_state": {"EndTransaction": 11},
 }
-# The same for numbers, which must be valid if present. Java's times are long, the others int.
+# The same for numbers, which must be valid if present, with their bits: Java's times are long, the others int.
 NUMBERS = {
-    "event_ms": ({"Pub": 1, "SubBefore": 1, "SubAfter": 7, "EndTransaction": 1, "Recall": 1}, "bigint"),
-    "cost_ms": ({"Pub": 10, "SubAfter": 3}, "int"),
-    "body_length": ({"Pub": 9}, "int"),
-    "message_type": ({"Pub": 11, "EndTransaction": 9}, "int"),
-    "retry_times": ({"SubBefore": 6}, "int"),
-    "context_code": ({"SubAfter": 6}, "int"),
+    "event_ms": ({"Pub": 1, "SubBefore": 1, "SubAfter": 7, "EndTransaction": 1, "Recall": 1}, 64),
+    "cost_ms": ({"Pub": 10, "SubAfter": 3}, 32),
+    "body_length": ({"Pub": 9}, 32),
+    "message_type": ({"Pub": 11, "EndTransaction": 9}, 32),
+    "retry_times": ({"SubBefore": 6}, 32),
+    "context_code": ({"SubAfter": 6}, 32),
 }
-
-# A truncated SubAfter: the name of the next record's type follows in place of its time. (\\G: end of the last match.)
-_TYPES = "|".join(FIELDS_MIN)
-RUN_TOGETHER = (
-    f"(?:\\G|(?<={RECORD_END}))(SubAfter(?:{FIELD_END}[^{FIELD_END}{RECORD_END}]*+){{6}})"
-    f"{FIELD_END}(?=(?:{_TYPES}){FIELD_END})"
+NUMBER = re.compile(r"[+-]?[0-9]+")
+SHORT_NUMBER = "^-?[0-9]{1,18}$"  # of at most 64 bits
+PROCESS_DIGITS_AFTER = (
+    12  # of a unique id: time and counter follow address, pid and process constant, see `ariane.model.ids`
 )
-
-# Address (4 or 16 bytes), pid (2) and process constant (4), before time and counter (6), see `ariane.model.ids`.
-PROCESS_OF_ID = "^((?:[0-9A-F]{24})?[0-9A-F]{20})[0-9A-F]{12}$"
 
 TIME_MAX_MS = 253_402_300_799_999  # last ms of the year 9999: later times overflow the date types of readers
 REASON_TYPE_MAX = 40  # characters of an unknown type's name in the reason; the row has the whole record
 
 
-def records(messages: DataFrame) -> DataFrame:
-    """Return one row per record of each trace message.
+class Records(NamedTuple):
+    """The records of a micro-batch, in the order of their messages."""
 
-    Columns: the fields `f`, `type`, the number of fields `n`, `reason` (null: valid), and those of `messages` named below.
+    text: pa.StringArray
+    message: Numbers
+    """Number of the message of each record in the micro-batch."""
+    place: Numbers
+    """Index of each record in its message."""
+    fields: pa.StringArray
+    """Fields of all records one after another. An empty field, or the word null that Java prints, is null."""
+    begin: Numbers
+    """Number of the first field of each record in `fields`."""
+    size: Numbers
+    """Number of fields."""
+    type: pa.StringArray
+
+    def is_type(self, *names: str) -> Flags:
+        """Return which records have one of these types."""
+        return np.asarray(pc.is_in(self.type, pa.array(names)))
+
+    def by_type(self, values: Mapping[str, int]) -> Numbers:
+        """Return the value for the type of each record; -1 for other types."""
+        numbers = np.asarray(pc.index_in(self.type, pa.array(list(values))).fill_null(len(values)))
+        return np.take(np.array([*values.values(), -1], np.int64), numbers)
+
+    def field(self, position: int | Numbers) -> pa.StringArray:
+        """Return a field of each record; null if it is absent, or the position is negative."""
+        is_absent = (self.size <= position) | (np.asarray(position) < 0)
+        return self.fields.take(pa.array(np.where(is_absent, 0, self.begin + position), mask=is_absent))
+
+
+def decode(messages: pa.Table) -> dict[str, pa.Table]:
+    """Return the rows of TRACE_EVENTS and TRACE_REJECTS, with `bucket`, by name of the table.
+
+    Valid records have a row for each of their message ids.
+
+    Args:
+        messages: trace messages, with the columns of `jobs.TRACES.schema`.
     """
-    # Below the generator of records, so that it is computed once per message.
-    carried = compute_once(
-        messages,
-        text=F.make_valid_utf8(F.col("body").cast("string")),
-        clock_offsets=_clock_offsets(),
-        client_process=_client_process(),
-        id_months=id_months(F.col("store_timestamp")),
-    )
-    with_common = carried.withColumn("common_clock", _common_clock())
-    split = with_common.select(
-        F.posexplode(F.split(_taken_apart(F.col("text")), RECORD_END)).alias("record_index", "record"),
-        F.col("broker").alias("trace_broker"),
-        F.col("queue_id").alias("trace_queue_id"),
-        F.col("queue_offset").alias("trace_queue_offset"),
-        F.col("store_timestamp").alias("trace_stored_at"),
-        "born_host",
-        "client_process",
-        "clock_offsets",
-        "common_clock",
-        "id_months",
-    ).where("record != ''")
-    fields = compute_once(split, f=F.split("record", FIELD_END))
-    typed = compute_once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
-    with_numbers = compute_once(
-        typed,
-        message_id=_text(TEXTS["message_id"]),
-        clock=_clock(),
-        **{name: _number(*spec) for name, spec in NUMBERS.items()},
-    )
-    return compute_once(with_numbers, reason=_reason())
-
-
-def decode_records(messages: DataFrame) -> DataFrame:
-    """Return one row per message of each valid record, and one per invalid record.
-
-    Columns: those of TRACE_EVENTS, `bucket`, and `reason` and `record` of invalid records, which are null for valid ones.
-    """
-    columns = _columns()
-    is_valid = F.col("reason").isNull()
-    rows = records(messages).select(
-        *(
-            columns.get(column.name, F.col(column.name)).cast(column.type).alias(column.name)
-            for column in TRACE_EVENTS.columns
-        ),
-        "reason",
-        F.when(~is_valid, F.col("record")).alias("record"),
-        "id_months",
-    )
-    # The record of a batch has the ids of its messages separated by commas, and the offset ids in the same order.
-    ids = F.when(is_valid, F.split("message_id", ",")).otherwise(F.array(F.lit(None)))
-    one_by_one = rows.select("*", F.posexplode(ids).alias("at", "one_id")).where("one_id != '' OR reason IS NOT NULL")
-    offset_ids = F.split("offset_message_id", ",")
-    as_many = F.size(offset_ids) == F.size(F.split("message_id", ","))
-    per_message = one_by_one.withColumns(
-        {
-            "message_id": F.col("one_id"),
-            "offset_message_id": F.when(as_many, F.get(offset_ids, F.col("at"))).otherwise(F.col("offset_message_id")),
-        }
-    )
-    counted = compute_once(per_message, counted_ms=counted_ms(F.col("message_id")))
-    of_message = bucket_of_message(F.col("message_id"), F.col("counted_ms"), F.col("id_months"))
-    bucket = F.when(is_valid, of_message).otherwise(bucket_of_time(F.col("trace_stored_at")))
-    return counted.select(*TRACE_EVENTS.column_names, "reason", "record", bucket.alias("bucket"))
-
-
-def trace_events(rows: DataFrame) -> DataFrame:
-    """Return the valid records with the columns of TRACE_EVENTS and `bucket`, from decoded records."""
-    return rows.where("reason IS NULL").select(*TRACE_EVENTS.column_names, "bucket")
-
-
-def trace_rejects(rows: DataFrame) -> DataFrame:
-    """Return the invalid records with the columns of TRACE_REJECTS and `bucket`, from decoded records."""
-    return rows.where("reason IS NOT NULL").select(*TRACE_REJECTS.column_names, "bucket")
-
-
-def _client_process() -> Column:
-    """Return the part of the trace message's unique id that all ids of a process share; null without such an id."""
-    return F.nullif(F.regexp_extract(F.upper(F.col("properties").getItem(UNIQ_KEY)), PROCESS_OF_ID, 1), F.lit(""))
-
-
-def _clock_offsets() -> Column:
-    """Return the clock offsets that a trace message carries, as `clock_offset.of_text` reads them."""
-    text = F.col("properties").getItem(clock_offset.PROPERTY)
-    entries = F.when(F.length(text) <= clock_offset.TEXT_MAX, F.split(text, clock_offset.ENTRY_END))
-
-    def offset(entry: Column) -> Column:
-        fields = F.split(entry, clock_offset.FIELD_END)
-        lower_ms, upper_ms = (F.get(fields, F.lit(number)).try_cast("bigint") for number in (1, 2))
-        return F.struct(F.get(fields, F.lit(0)).alias("addr"), lower_ms.alias("lower_ms"), upper_ms.alias("upper_ms"))
-
-    def is_valid(offset: Column) -> Column:
-        lower_ms, upper_ms = offset["lower_ms"], offset["upper_ms"]
-        greatest_ms = clock_offset.BOUND_MAX_MS
-        return (lower_ms >= -greatest_ms) & (lower_ms <= upper_ms) & (upper_ms <= greatest_ms)
-
-    return F.filter(F.transform(entries, offset), is_valid)
-
-
-def _common_clock() -> Column:
-    """Return the bounds on which the offsets to all brokers agree; null if they do not."""
-    lower_ms = F.array_max(F.transform("clock_offsets", lambda offset: offset["lower_ms"]))
-    upper_ms = F.array_min(F.transform("clock_offsets", lambda offset: offset["upper_ms"]))
-    common = F.struct(F.lit(None).cast("string").alias("addr"), lower_ms.alias("lower_ms"), upper_ms.alias("upper_ms"))
-    return F.when(lower_ms <= upper_ms, common)
-
-
-def _clock() -> Column:
-    """Return the bounds of the offset to the broker of a record, as `clock_offset.to_broker` chooses them."""
-    store_host = _text(TEXTS["store_host"])
-    of_broker = F.filter("clock_offsets", lambda offset: offset["addr"] == store_host)
-    chosen = F.coalesce(F.get(of_broker, F.lit(0)), F.col("common_clock"))
-    return F.when(F.col("clock_offsets").isNotNull(), chosen)
-
-
-def _taken_apart(text: Column) -> Column:
-    """Return the text with a terminator after each record: CLOUD clients from 4.9.5 to 5.3.0 omit it after a SubAfter."""
-    # Check for a type's name after FIELD_END first, which is far cheaper than the regular expression.
-    suspect = _any(F.contains(text, F.lit(f"{FIELD_END}{name}{FIELD_END}")) for name in FIELDS_MIN)
-    return F.when(suspect, F.regexp_replace(text, RUN_TOGETHER, f"$1{RECORD_END}")).otherwise(text)
-
-
-def _known(text: Column) -> Column:
-    """Return null for a text that is absent, empty, or the word null that Java prints."""
-    return F.when((text != "") & (text != "null"), text)
-
-
-def _field(number: int) -> Column:
-    return _known(F.get("f", F.lit(number)))
-
-
-def _field_position(places: Mapping[str, int]) -> Column:
-    """Return a field of a record; null for types without it."""
-    return F.coalesce(*(F.when(F.col("type") == name, F.lit(position)) for name, position in places.items()))
-
-
-def _text(places: Mapping[str, int]) -> Column:
-    return _known(F.get("f", _field_position(places)))
-
-
-def _number(places: Mapping[str, int], kind: str) -> Column:
-    """Return a number; null if it is invalid. The field is selected before the cast, because failing casts are slow."""
-    return _text(places).try_cast(kind)
-
-
-def _reason() -> Column:
-    """Return why a record is invalid; null if it is valid."""
-    kind = F.col("type")
-    minimum = F.coalesce(*(F.when(kind == name, F.lit(count)) for name, count in FIELDS_MIN.items()))
-    timed = (kind != "SubAfter") | (F.col("n") >= SUB_AFTER_TIMED)
-    bad_number = _any(
-        F.col(name).isNull() & (F.col("n") > _field_position(places))
-        for name, (places, _) in NUMBERS.items()
-        if name != "event_ms"
-    )
-    no_time = ~F.coalesce(F.col("event_ms").between(0, TIME_MAX_MS), F.lit(False))
-    no_id = F.coalesce(F.trim("message_id", F.lit(", ")), F.lit("")) == ""
-    return (
-        F.when(minimum.isNull(), F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX)))
-        .when(F.col("n") < minimum, F.concat(kind, F.lit(" with "), F.col("n"), F.lit(" fields is too short")))
-        .when(bad_number, F.concat(kind, F.lit(" with an invalid or out-of-range number")))
-        .when(timed & no_time, F.concat(kind, F.lit(" with an invalid or out-of-range time")))
-        .when(no_id, F.concat(kind, F.lit(" without a message id")))
-    )
-
-
-def _any(conditions: Iterable[Column]) -> Column:
-    return reduce(lambda condition, other: condition | other, conditions)
-
-
-def _is_true(number: int) -> Column:
-    return F.coalesce(_field(number) == "true", F.lit(False))
-
-
-def _columns() -> dict[str, Column]:
-    """Return the columns of TRACE_EVENTS that are computed from the fields; the others exist under their own name."""
-    kind, n = F.col("type"), F.col("n")
-    has_offset_id = (kind == "Pub") & (n >= 14)  # an offset id before the success flag
-    is_timed = (kind != "SubAfter") | (n >= SUB_AFTER_TIMED)
-    keys = _text(TEXTS["keys"])
-    success = (
-        F.when(has_offset_id, _is_true(13))
-        .when((kind == "Pub") & (n >= 13), _is_true(12))
-        .when(kind == "Pub", F.lit(True))
-        .when(kind == "SubAfter", _is_true(4))
-        .when(kind == "Recall", _is_true(6))
-    )
-    host = F.when((kind == "Pub") & (n >= 15), _field(14)).when((kind == "SubBefore") & (n >= 9), _field(8))
-    texts = {name: _text(places) for name, places in TEXTS.items() if name != "message_id"}
-    return texts | {
-        "clock_lower_ms": F.col("clock.lower_ms"),
-        "clock_upper_ms": F.col("clock.upper_ms"),
-        "event_time": F.timestamp_millis(F.when(is_timed & F.col("reason").isNull(), F.col("event_ms"))),
-        "client_group": F.when(is_timed, texts["client_group"]),
-        # Consumers in C++ write `dKey` for no keys.
-        "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
-        "offset_message_id": F.when(has_offset_id, _field(12)),
-        "success": success,
-        "from_check": F.when(kind == "EndTransaction", _is_true(12)),
-        "client_host": F.coalesce(host, F.col("born_host")),
+    records = _records(_valid_texts(_column(messages, "body")))
+    numbers = {name: _numbers(records.field(records.by_type(places)), bits) for name, (places, bits) in NUMBERS.items()}
+    message_id = records.field(records.by_type(TEXTS["message_id"]))
+    reasons = _reasons(records, numbers, message_id)
+    invalid = sorted(reasons)
+    is_valid = np.ones(len(records.text), np.bool_)
+    is_valid[invalid] = False
+    stored_ms = ms_of_times(_column(messages, "store_timestamp"))[records.message]
+    columns = _positions(messages, records) | {"record": records.text}
+    rejects = pa.table(columns).take(pa.array(invalid, pa.int64()))
+    rejects = rejects.append_column("reason", pa.array([reasons[row] for row in invalid], pa.string()))
+    events = pa.table(columns | _events(messages, records, numbers) | {"message_id": message_id})
+    events, parents = _one_by_one(events.filter(pa.array(is_valid)))
+    ids = events["message_id"].combine_chunks()
+    event_buckets = buckets_of_messages(ids, stored_ms[is_valid][parents])
+    return {
+        TRACE_EVENTS.name: with_buckets(events, TRACE_EVENTS, event_buckets),
+        TRACE_REJECTS.name: with_buckets(rejects, TRACE_REJECTS, buckets_of_times(stored_ms[invalid])),
     }
+
+
+# --- records and fields ------------------------------------------------------------------------------------------------
+
+
+def _column(messages: pa.Table, name: str) -> pa.Array:
+    return messages[name].combine_chunks()
+
+
+def _valid_texts(bodies: pa.BinaryArray) -> pa.StringArray:
+    """Return bodies as text. Invalid bytes are replaced."""
+    try:
+        return bodies.cast(pa.string()).fill_null("")
+    except pa.ArrowInvalid:
+        return pa.array([(body or b"").decode("utf-8", "replace") for body in bodies.to_pylist()], pa.string())
+
+
+def _records(texts: pa.StringArray) -> Records:
+    """Return the records of texts. CLOUD clients from 4.9.5 to 5.3.0 write no end after a SubAfter: its time is the next type."""
+    records = _split(texts)
+    is_next_type = pc.is_in(records.field(trace_codec.SUB_AFTER_UNTIMED), pa.array(list(FIELDS_MIN)))
+    runs_on = records.is_type("SubAfter") & np.asarray(is_next_type)
+    if not runs_on.any():
+        return records
+    is_suspect = np.zeros(len(texts), np.bool_)
+    is_suspect[records.message[runs_on]] = True
+    suspects = texts.filter(pa.array(is_suspect)).to_pylist()
+    ended = pa.array([trace_codec.terminated(text) for text in suspects], pa.string())
+    return _split(pc.replace_with_mask(texts, pa.array(is_suspect), ended))
+
+
+def _split(texts: pa.StringArray) -> Records:
+    in_message = pc.split_pattern(texts, RECORD_END)
+    message = np.asarray(pc.list_parent_indices(in_message))
+    place = np.arange(len(message)) - np.asarray(in_message.offsets)[message]
+    text = in_message.flatten()
+    is_filled = pc.not_equal(text, "")
+    text, kept = text.filter(is_filled), np.asarray(is_filled)
+    in_record = pc.split_pattern(text, FIELD_END)
+    fields, begin = in_record.flatten(), np.asarray(in_record.offsets)[:-1].astype(np.int64)
+    return Records(
+        text=text,
+        message=message[kept],
+        place=place[kept],
+        fields=pc.if_else(pc.is_in(fields, pa.array(["", ABSENT])), pa.scalar(None, pa.string()), fields),
+        begin=begin,
+        size=np.asarray(in_record.value_lengths(), dtype=np.int64),
+        type=fields.take(pa.array(begin)),
+    )
+
+
+def _numbers(texts: pa.StringArray, bits: int) -> pa.Int64Array:
+    """Return signed decimal numbers; null for those that are absent, invalid, or have more bits."""
+    is_short = pc.match_substring_regex(texts, SHORT_NUMBER).fill_null(True)
+    numbers = pc.if_else(is_short, texts, pa.scalar(None, pa.string())).cast(pa.int64())
+    others = pc.invert(is_short)
+    if others.true_count:
+        parsed = [int(text) if NUMBER.fullmatch(text.strip()) else None for text in texts.filter(others).to_pylist()]
+        fitting = [None if number is None or number.bit_length() > 63 else number for number in parsed]
+        numbers = pc.replace_with_mask(numbers, others, pa.array(fitting, pa.int64()))
+    if bits == 64:
+        return numbers
+    is_fitting = pc.equal(numbers, pc.cast(numbers, pa.int32(), safe=False).cast(pa.int64()))
+    return pc.if_else(is_fitting, numbers, pa.scalar(None, pa.int64()))
+
+
+# --- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _positions(messages: pa.Table, records: Records) -> dict[str, pa.Array]:
+    """Return where each record was stored."""
+    of_message = pa.array(records.message)
+    return {
+        "trace_broker": _column(messages, "broker").take(of_message),
+        "trace_queue_id": _column(messages, "queue_id").take(of_message),
+        "trace_queue_offset": _column(messages, "queue_offset").take(of_message),
+        "record_index": pa.array(records.place),
+        "trace_stored_at": _column(messages, "store_timestamp").take(of_message),
+    }
+
+
+def _events(messages: pa.Table, records: Records, numbers: Mapping[str, pa.Int64Array]) -> dict[str, pa.Array]:
+    """Return the other columns of TRACE_EVENTS, without the ids. Those of invalid records mean nothing."""
+    is_pub, size = records.is_type("Pub"), records.size
+    has_offset_id = is_pub & (size >= 14)  # an offset id before the success flag
+    texts = {name: records.field(records.by_type(places)) for name, places in TEXTS.items()}
+    # The position of the success flag; a Pub without it is a success.
+    success = records.by_type({"Pub": 12, "SubAfter": 4, "Recall": 6})
+    success[has_offset_id] = 13
+    is_success = _is_true(records.field(success)) | (is_pub & (size < 13))
+    decided = _is_true(records.field(12))
+    host = records.field(records.by_type({"Pub": 14, "SubBefore": 8}))
+    # Consumers in C++ write `dKey` for no keys.
+    is_no_key = records.is_type("SubBefore", "SubAfter") & np.asarray(pc.equal(texts["keys"], "dKey").fill_null(False))
+    event_ms = pc.if_else(pc.less_equal(numbers["event_ms"], TIME_MAX_MS), numbers["event_ms"], None)
+    event_ms = _where(_is_timed(records), event_ms)
+    lower_ms, upper_ms = _clock_bounds(messages, records, texts["store_host"])
+    return {
+        **texts,
+        **{name: numbers[name] for name in NUMBERS if name != "event_ms"},
+        "type": records.type,
+        "event_time": event_ms.cast(pa.timestamp("ms", "UTC")),
+        "client_group": _where(_is_timed(records), texts["client_group"]),
+        "keys": _where(~is_no_key, texts["keys"]),
+        "offset_message_id": _where(has_offset_id, records.field(12)),
+        "success": pa.array(is_success, mask=success < 0),
+        "from_check": pa.array(decided, mask=~records.is_type("EndTransaction")),
+        "client_host": pc.coalesce(host, _column(messages, "born_host").take(pa.array(records.message))),
+        "clock_lower_ms": lower_ms,
+        "clock_upper_ms": upper_ms,
+        "client_process": _client_process(messages).take(pa.array(records.message)),
+    }
+
+
+def _is_timed(records: Records) -> Flags:
+    return ~records.is_type("SubAfter") | (records.size >= SUB_AFTER_TIMED)
+
+
+def _is_true(texts: pa.StringArray) -> Flags:
+    return np.asarray(pc.equal(texts, "true").fill_null(False))
+
+
+def _where(condition: Flags, values: pa.Array) -> pa.Array:
+    return pc.if_else(pa.array(condition), values, pa.scalar(None, values.type))
+
+
+def _client_process(messages: pa.Table) -> pa.StringArray:
+    """Return the part of each trace message's unique id that all ids of a process share; null without such an id."""
+    ids = _property(messages, UNIQ_KEY)
+    is_unique = pc.match_substring_regex(ids, f"^{UNIQUE_ID.pattern}$")
+    process = pc.utf8_slice_codeunits(pc.utf8_upper(ids), 0, -PROCESS_DIGITS_AFTER)
+    return pc.if_else(is_unique, process, pa.scalar(None, pa.string()))
+
+
+def _property(messages: pa.Table, name: str) -> pa.StringArray:
+    return pc.map_lookup(_column(messages, "properties"), name, "first")
+
+
+def _clock_bounds(messages: pa.Table, records: Records, store_host: pa.StringArray) -> tuple[pa.Array, pa.Array]:
+    """Return the bounds of the offset to the broker of each record, as `clock_offset.to_broker` chooses them; null: unknown."""
+    texts, hosts = _property(messages, clock_offset.PROPERTY).dictionary_encode(), store_host.dictionary_encode()
+    offsets = [{}, *map(clock_offset.of_text, texts.dictionary.to_pylist())]
+    addresses = ["", *hosts.dictionary.to_pylist()]
+    of_text = np.asarray(texts.indices.fill_null(-1))[records.message] + 1
+    of_host = np.asarray(hosts.indices.fill_null(-1)) + 1
+    # Few of both, so each pair is chosen once.
+    pairs, numbers = np.unique(of_text.astype(np.int64) * len(addresses) + of_host, return_inverse=True)
+    chosen = [
+        clock_offset.to_broker(offsets[pair // len(addresses)], addresses[pair % len(addresses)]) for pair in pairs
+    ]
+    taken = pa.array(numbers)
+    lower_ms, upper_ms = ([None if offset is None else offset[side] for offset in chosen] for side in (0, 1))
+    return pa.array(lower_ms, pa.int64()).take(taken), pa.array(upper_ms, pa.int64()).take(taken)
+
+
+# --- validity ----------------------------------------------------------------------------------------------------------
+
+
+def _reasons(records: Records, numbers: Mapping[str, pa.Int64Array], message_id: pa.StringArray) -> dict[int, str]:
+    """Return why records are invalid, by number of the record."""
+    minimum, size = records.by_type(FIELDS_MIN), records.size
+    event_ms = numbers["event_ms"]
+    is_unknown, is_short = minimum < 0, size < minimum
+    has_bad_number = reduce(
+        or_,
+        (
+            np.asarray(numbers[name].is_null()) & (position >= 0) & (position < size)
+            for name, (places, _) in NUMBERS.items()
+            if name != "event_ms"
+            for position in [records.by_type(places)]
+        ),
+    )
+    is_in_range = pc.and_(pc.greater_equal(event_ms, 0), pc.less_equal(event_ms, TIME_MAX_MS)).fill_null(False)
+    has_bad_time = _is_timed(records) & ~np.asarray(is_in_range)
+    has_no_id = np.asarray(pc.equal(pc.utf8_trim(message_id.fill_null(""), ", "), ""))
+    reasons = {}
+    for row in np.flatnonzero(is_unknown | is_short | has_bad_number | has_bad_time | has_no_id).tolist():
+        kind = records.type[row].as_py()
+        if is_unknown[row]:
+            reasons[row] = f"unknown record type {kind[:REASON_TYPE_MAX]}"
+        elif is_short[row]:
+            reasons[row] = f"{kind} with {size[row]} fields is too short"
+        elif has_bad_number[row]:
+            reasons[row] = f"{kind} with an invalid or out-of-range number"
+        elif has_bad_time[row]:
+            reasons[row] = f"{kind} with an invalid or out-of-range time"
+        else:
+            reasons[row] = f"{kind} without a message id"
+    return reasons
+
+
+def _one_by_one(events: pa.Table) -> tuple[pa.Table, Numbers]:
+    """Return a row per message id, and the number of the row that it was.
+
+    The record of a batch has the ids of its messages separated by commas, and the offset ids in the same order.
+    """
+    ids = events["message_id"].combine_chunks()
+    if not pc.any(pc.match_substring(ids, ",")).as_py():
+        return events, np.arange(len(ids))
+    lists = pc.split_pattern(ids, ",")
+    parents = np.asarray(pc.list_parent_indices(lists))
+    at = np.arange(len(parents)) - np.asarray(lists.offsets)[parents]
+    offset_ids = events["offset_message_id"].combine_chunks()
+    offset_lists = pc.split_pattern(offset_ids.fill_null(""), ",")
+    as_many = pc.equal(lists.value_lengths(), offset_lists.value_lengths())
+    is_own = np.asarray(pc.and_(as_many, offset_ids.is_valid()))[parents]
+    own = np.where(is_own, np.asarray(offset_lists.offsets)[parents] + at, 0)
+    each = events.take(pa.array(parents))
+    own_ids = pc.if_else(pa.array(is_own), offset_lists.flatten().take(pa.array(own)), each["offset_message_id"])
+    one_id = lists.flatten()
+    each = each.drop_columns(["message_id", "offset_message_id"])
+    each = each.append_column("message_id", one_id).append_column("offset_message_id", own_ids)
+    is_filled = pc.not_equal(one_id, "")
+    return each.filter(is_filled), parents[np.asarray(is_filled)]

@@ -1,0 +1,105 @@
+"""Decodes a micro-batch into the rows of the base tables.
+
+    offsets ─┬ within the bounds ─ read by the driver ─→ Arrow ─ `decode` ─→ a file per bucket (`few_rows.write`)
+             └ more ─ read by tasks ─→ Arrow ─ `decode`, in Python workers ─→ shuffled by bucket, sorted and written by tasks
+
+A job costs more than its rows: planning, generated code, Python workers, shuffles (docs/decisions/0055).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ariane.pipeline.publishing import staged_tables
+from ariane.pipeline.publishing.few_rows import Rows
+from ariane.spark.read import offset_ranges
+from ariane.spark.read.offset_ranges import OffsetRange
+from ariane.spark.read.partitions import QueuePartition
+from ariane.tables import TableSchema
+from ariane.tables.table_format import BUCKET
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ariane.spark.read.micro_batches import StreamReader
+
+MAX_MESSAGES = 400_000  # the driver decodes them in seconds, and other sources wait
+MAX_BYTES = 128 << 20  # of the messages; their rows usually have twice as many
+MAX_ROW_BYTES = 512 << 20
+PART_BYTES, PART_MESSAGES = 8 << 20, 1_000  # decoded at once
+
+Decode = Callable[[pa.Table], Mapping[str, pa.Table]]
+"""Takes messages, and returns the rows of each table, with `bucket`, by name of the table."""
+
+_reading = threading.Lock()  # sources share the connections of this process
+
+
+def ranges_within_bounds(checkpoint: Path, number: int) -> list[OffsetRange] | None:
+    """Return the ranges of a micro-batch according to its offsets; None if it has more messages than the driver reads."""
+    offset = json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
+    ranges = offset_ranges.batch_ranges(offset)
+    return ranges if sum(end - start for _, start, end in ranges) <= MAX_MESSAGES else None
+
+
+def read_ranges(reader: StreamReader, ranges: Iterable[OffsetRange]) -> pa.Table | None:
+    """Return the messages of ranges, read in this process; None if they are too large for it."""
+    batches, size = [], 0
+    with _reading:
+        for part in ranges:
+            for batch in reader.read(QueuePartition(part)):
+                batches.append(batch)
+                size += batch.nbytes
+                if size > MAX_BYTES:
+                    return None
+    return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def collect(messages: DataFrame) -> pa.Table | None:
+    """Return messages that are in no topic; None if they are too many or too large for the driver."""
+    collected = messages.limit(MAX_MESSAGES + 1).toArrow()
+    return collected if collected.num_rows <= MAX_MESSAGES and collected.nbytes <= MAX_BYTES else None
+
+
+def rows_of_tables(messages: pa.Table, decode: Decode, tables: Iterable[TableSchema]) -> dict[str, Rows] | None:
+    """Return the rows of messages by name of the table; None if they are too large for the driver."""
+    decoded: dict[str, list[pa.Table]] = {table.name: [] for table in tables}
+    size = 0
+    for part in _parts(messages):
+        for name, rows in decode(part).items():
+            decoded[name].append(rows)
+            size += rows.nbytes
+        if size > MAX_ROW_BYTES:
+            return None
+    return {
+        table.name: staged_tables.by_bucket(pa.concat_tables(decoded[table.name]), table) if decoded[table.name] else {}
+        for table in tables
+    }
+
+
+def _parts(messages: pa.Table) -> Iterator[pa.Table]:
+    """Yield messages in parts of about PART_BYTES: a message of a hostile client can have millions of records."""
+    batches: list[pa.RecordBatch] = []
+    for batch in messages.to_batches(max_chunksize=PART_MESSAGES):
+        batches.append(batch)
+        if sum(batch.nbytes for batch in batches) >= PART_BYTES:
+            yield pa.Table.from_batches(batches)
+            batches = []
+    if batches:
+        yield pa.Table.from_batches(batches)
+
+
+def rows_of_table(messages: DataFrame, decode: Decode, table: TableSchema) -> DataFrame:
+    """Return the rows of a table, with `bucket`, decoded by tasks."""
+    return messages.mapInArrow(partial(_decode_parts, decode, table.name), f"{table.ddl}, {BUCKET} STRING")
+
+
+def _decode_parts(decode: Decode, name: str, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        yield from decode(pa.Table.from_batches([part]))[name].to_batches()
