@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -99,14 +100,15 @@ def stored(
         LocalCluster(tmp_path_factory.mktemp("servers"), trace_topic_enable=True) as servers,
     ):
         asyncio.run(exchange(servers.namesrv))
-        sent_until = (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%S")
+        sent_until = (datetime.now(UTC) + timedelta(seconds=1)).replace(microsecond=0)
+        time.sleep((sent_until - datetime.now(UTC)).total_seconds())  # the pipeline has to read all of this range
         ran = run_ariane(
             "pipeline", "run", "trace", "traffic", "--once", "-n", servers.namesrv, "--home", f"{store}/tables"
         )
         archived = run_ariane(
             "archive", "run", "--topics", "orders", "--once", "-n", servers.namesrv, "--home", f"{store}/archive"
         )
-        yield Stored(store, servers.namesrv, sent_until, ran, archived)
+        yield Stored(store, servers.namesrv, sent_until.strftime("%Y-%m-%dT%H:%M:%S"), ran, archived)
 
 
 def test_run_and_archive_print_what_they_wrote(stored: Stored) -> None:

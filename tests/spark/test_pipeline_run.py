@@ -491,7 +491,7 @@ def test_a_failing_source_does_not_block_the_others(spark: SparkSession, tmp_pat
     """With `once`: no name server responds to one source, and the other source's messages are read and aggregated."""
     fed = Fed(spark, tmp_path)
     fed.send(frames.body([pub("A")]))
-    lost = jobs.TopicSource("lost", {"topic": "T"}, "body BINARY", ())
+    lost = jobs.TopicSource("lost", {"topic": "T"}, "body BINARY", (), lambda _: {})
     both = TRACE._replace(sources=(lost, *TRACE.sources))
     options = {"namesrv": "127.0.0.1:1", "retries": "0"}
     streams = {"traces": fed.messages(), "lost": run.read_stream(spark, lost, options)}
