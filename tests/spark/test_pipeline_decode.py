@@ -154,6 +154,8 @@ MALFORMED = {
     "SubBefore\x01soon\x01r\x01G\x01R\x01M\x010\x01k": "SubBefore with an invalid or out-of-range time",
     "SubBefore\x0199999999999999999\x01r\x01G\x01R\x01M\x010\x01k": "SubBefore with an invalid or out-of-range time",
     "SubBefore\x011\x01r\x01G\x01R\x01M\x0199999999999\x01k": "SubBefore with an invalid or out-of-range number",
+    # Python refuses to convert a text of so many digits.
+    f"SubBefore\x011\x01r\x01G\x01R\x01M\x01{'9' * 5_000}\x01k": "SubBefore with an invalid or out-of-range number",
     "SubBefore\x011\x01r\x01G\x01R\x01null\x010\x01k": "SubBefore without a message id",
     "{}": "unknown record type {}",
 }

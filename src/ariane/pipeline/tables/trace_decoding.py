@@ -61,7 +61,7 @@ NUMBERS = {
     "retry_times": ({"SubBefore": 6}, 32),
     "context_code": ({"SubAfter": 6}, 32),
 }
-NUMBER = re.compile(r"[+-]?[0-9]+")
+NUMBER = re.compile(r"[+-]?[0-9]{1,99}")
 SHORT_NUMBER = "^-?[0-9]{1,18}$"  # of at most 64 bits
 PROCESS_DIGITS_AFTER = (
     12  # of a unique id: time and counter follow address, pid and process constant, see `ariane.model.ids`
