@@ -120,7 +120,7 @@ class Updates:
         }  # fmt: skip
         meter, python_s = pipeline.Meter(), time.process_time()
         messages = pa.Table.from_pylist([row], schema=MESSAGE)
-        rows = decoded_batches.rows_of_tables(messages, jobs.TRACES.decode, jobs.TRACES.tables)
+        rows = decoded_batches.rows_of_tables(messages.to_batches(), jobs.TRACES.decode, jobs.TRACES.tables)
         assert rows is not None
         for table in jobs.TRACES.tables:
             table_publisher.append_batch(

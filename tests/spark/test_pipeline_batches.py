@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,7 +93,7 @@ def test_the_driver_writes_the_files_that_tasks_write(
 
 def test_an_empty_micro_batch_has_no_rows() -> None:
     for source in (jobs.TRACES, jobs.RECORDS, jobs.SAMPLES):
-        rows = decoded_batches.rows_of_tables(pa.table({}), source.decode, source.tables)
+        rows = decoded_batches.rows_of_tables([], source.decode, source.tables)
         assert rows == {table.name: {} for table in source.tables}
 
 
@@ -99,30 +101,35 @@ def test_an_empty_micro_batch_has_no_rows() -> None:
 def test_the_driver_collects_no_more_than_its_limits(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = spark.range(100)
     assert decoded_batches.collect(messages) is not None
-    monkeypatch.setattr(decoded_batches, "MAX_BYTES", 500)
-    assert decoded_batches.collect(messages) is None
-    monkeypatch.undo()
     monkeypatch.setattr(decoded_batches, "MAX_MESSAGES", 99)
     assert decoded_batches.collect(messages) is None
 
 
-def test_the_driver_reads_no_more_than_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_reads_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tasks read the rest, so other sources no longer wait for this one."""
+
     class Reader:
         read_parts = 0
 
         def read(self, _: Any) -> Iterator[pa.RecordBatch]:
             self.read_parts += 1
-            yield pa.RecordBatch.from_pylist([{"body": b"x" * 100}])
+            yield from trace_frames.messages(traces()).to_batches()
 
-    reader: Any = Reader()
-    parts: list[Any] = [OffsetRange(None, 0, 1)] * 3  # type: ignore[arg-type]
-    read = decoded_batches.read_ranges(reader, parts)
-    assert read is not None
-    assert read.num_rows == 3
-    monkeypatch.setattr(decoded_batches, "MAX_BYTES", 150)
+    reader = Reader()
+    source: Any = SimpleNamespace(source=jobs.TRACES, _stream=SimpleNamespace(reader=reader), _checkpoint=tmp_path)
+    source._messages = partial(source_reader.SourceReader._messages, source)
+    parts: list[Any] = [OffsetRange(None, 0, 3)] * 3  # type: ignore[arg-type]
+    monkeypatch.setattr(decoded_batches, "ranges_within_bounds", lambda *_: parts)
+    read = partial(source_reader.SourceReader._rows_in_driver, source, None, 0)  # type: ignore[arg-type]
+    rows = read()
+    assert rows is not None
+    assert sum(part.num_rows for part in rows[TRACE_EVENTS.name].values()) == 9
+    monkeypatch.setattr(decoded_batches, "PART_BYTES", 1)
+    monkeypatch.setattr(decoded_batches, "MAX_ROW_BYTES", 1)
     reader.read_parts = 0
-    assert decoded_batches.read_ranges(reader, parts) is None
-    assert reader.read_parts == 2, "the rest is left to tasks"
+    assert read() is None
+    assert reader.read_parts == 1
+    assert not decoded_batches._reading.locked()
 
 
 def test_a_large_micro_batch_is_decoded_by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +139,9 @@ def test_a_large_micro_batch_is_decoded_by_tasks(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(decoded_batches, "rows_of_table", lambda *given: given)
     with source_reader.SourceReader._rows(reader, batch, 0) as rows_of:
         assert rows_of(TRACE_EVENTS) == (batch, jobs.TRACES.decode, TRACE_EVENTS)
-    decoded = decoded_batches.rows_of_tables(trace_frames.messages(traces()), jobs.TRACES.decode, jobs.TRACES.tables)
+    decoded = decoded_batches.rows_of_tables(
+        trace_frames.messages(traces()).to_batches(), jobs.TRACES.decode, jobs.TRACES.tables
+    )
     reader = type("Reader", (), {"source": jobs.TRACES, "_rows_in_driver": lambda *_: decoded})()
     with source_reader.SourceReader._rows(reader, batch, 0) as rows_of:
         rows = rows_of(TRACE_EVENTS)
@@ -148,12 +157,12 @@ def test_the_driver_decodes_in_parts_and_no_more_than_its_limit(monkeypatch: pyt
         parts.append(part.num_rows)
         return jobs.TRACES.decode(part)
 
-    whole = decoded_batches.rows_of_tables(messages, decode, jobs.TRACES.tables)
+    whole = decoded_batches.rows_of_tables(messages.to_batches(), decode, jobs.TRACES.tables)
     assert whole is not None
     assert parts == [2_500]
     monkeypatch.setattr(decoded_batches, "PART_BYTES", 1)
     parts.clear()
-    in_parts = decoded_batches.rows_of_tables(messages, decode, jobs.TRACES.tables)
+    in_parts = decoded_batches.rows_of_tables(messages.to_batches(), decode, jobs.TRACES.tables)
     assert parts == [1_000, 1_000, 500]
     assert in_parts is not None
     assert {name: list(rows) for name, rows in in_parts.items()} == {name: list(rows) for name, rows in whole.items()}
@@ -161,7 +170,7 @@ def test_the_driver_decodes_in_parts_and_no_more_than_its_limit(monkeypatch: pyt
         assert rows.equals(in_parts[TRACE_EVENTS.name][bucket])
     monkeypatch.setattr(decoded_batches, "MAX_ROW_BYTES", 1)
     parts.clear()
-    assert decoded_batches.rows_of_tables(messages, decode, jobs.TRACES.tables) is None
+    assert decoded_batches.rows_of_tables(messages.to_batches(), decode, jobs.TRACES.tables) is None
     assert parts == [1_000], "the rest is left to tasks"
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +27,7 @@ from ariane.tables.table_home import Home
 from ariane.tables.table_store import open_store
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -153,14 +154,18 @@ class SourceReader:
 
     def _rows_in_driver(self, batch: DataFrame, number: int) -> dict[str, few_rows.Rows] | None:
         """Return the rows of a micro-batch by name of the table; None if they are too many for the driver."""
-        if (reader := self._stream.reader) is None:
-            messages = decoded_batches.collect(batch)
-        else:
-            ranges = decoded_batches.ranges_within_bounds(self._checkpoint, number)
-            messages = None if ranges is None else decoded_batches.read_ranges(reader, ranges)
+        messages = self._messages(batch, number)
         if messages is None:
             return None
-        return decoded_batches.rows_of_tables(messages, self.source.decode, self.source.tables)
+        with closing(messages):  # before tasks read them
+            return decoded_batches.rows_of_tables(messages, self.source.decode, self.source.tables)
+
+    def _messages(self, batch: DataFrame, number: int) -> Generator[pa.RecordBatch] | None:
+        """Return the messages of a micro-batch; None if they are too many for the driver."""
+        if (reader := self._stream.reader) is None:
+            return decoded_batches.collect(batch)
+        ranges = decoded_batches.ranges_within_bounds(self._checkpoint, number)
+        return None if ranges is None else decoded_batches.read_ranges(reader, ranges)
 
 
 def source_status(source: TopicSource, running: RunningQuery) -> SourceStatus:

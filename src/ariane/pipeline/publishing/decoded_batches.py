@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ariane.spark.read.micro_batches import StreamReader
 
 MAX_MESSAGES = 400_000  # the driver decodes them in seconds, and other sources wait
-MAX_BYTES = 128 << 20  # of the messages; their rows usually have twice as many
 MAX_ROW_BYTES = 512 << 20
 PART_BYTES, PART_MESSAGES = 8 << 20, 1_000  # decoded at once
 
@@ -48,26 +47,22 @@ def ranges_within_bounds(checkpoint: Path, number: int) -> list[OffsetRange] | N
     return ranges if sum(end - start for _, start, end in ranges) <= MAX_MESSAGES else None
 
 
-def read_ranges(reader: StreamReader, ranges: Iterable[OffsetRange]) -> pa.Table | None:
-    """Return the messages of ranges, read in this process; None if they are too large for it."""
-    batches, size = [], 0
+def read_ranges(reader: StreamReader, ranges: Iterable[OffsetRange]) -> Generator[pa.RecordBatch]:
+    """Yield the messages of ranges, read in this process. Other sources wait until the iterator ends or is closed."""
     with _reading:
         for part in ranges:
-            for batch in reader.read(QueuePartition(part)):
-                batches.append(batch)
-                size += batch.nbytes
-                if size > MAX_BYTES:
-                    return None
-    return pa.Table.from_batches(batches) if batches else pa.table({})
+            yield from reader.read(QueuePartition(part))
 
 
-def collect(messages: DataFrame) -> pa.Table | None:
-    """Return messages that are in no topic; None if they are too many or too large for the driver."""
+def collect(messages: DataFrame) -> Generator[pa.RecordBatch] | None:
+    """Return messages that are in no topic; None if they are more than the driver decodes."""
     collected = messages.limit(MAX_MESSAGES + 1).toArrow()
-    return collected if collected.num_rows <= MAX_MESSAGES and collected.nbytes <= MAX_BYTES else None
+    return (batch for batch in collected.to_batches()) if collected.num_rows <= MAX_MESSAGES else None
 
 
-def rows_of_tables(messages: pa.Table, decode: Decode, tables: Iterable[TableSchema]) -> dict[str, Rows] | None:
+def rows_of_tables(
+    messages: Iterable[pa.RecordBatch], decode: Decode, tables: Iterable[TableSchema]
+) -> dict[str, Rows] | None:
     """Return the rows of messages by name of the table; None if they are too large for the driver."""
     decoded: dict[str, list[pa.Table]] = {table.name: [] for table in tables}
     size = 0
@@ -83,16 +78,19 @@ def rows_of_tables(messages: pa.Table, decode: Decode, tables: Iterable[TableSch
     }
 
 
-def _parts(messages: pa.Table) -> Iterator[pa.Table]:
-    """Yield messages in parts of about PART_BYTES: a message of a hostile client can have millions of records."""
-    batches: list[pa.RecordBatch] = []
-    for batch in messages.to_batches(max_chunksize=PART_MESSAGES):
-        batches.append(batch)
-        if sum(batch.nbytes for batch in batches) >= PART_BYTES:
-            yield pa.Table.from_batches(batches)
-            batches = []
-    if batches:
-        yield pa.Table.from_batches(batches)
+def _parts(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield messages in parts of about PART_BYTES: one message of a hostile client can have millions of records."""
+    part: list[pa.RecordBatch] = []
+    size = 0
+    for batch in messages:
+        for begin in range(0, batch.num_rows, PART_MESSAGES):
+            part.append(batch.slice(begin, PART_MESSAGES))
+            size += part[-1].nbytes
+            if size >= PART_BYTES:
+                yield pa.Table.from_batches(part)
+                part, size = [], 0
+    if part:
+        yield pa.Table.from_batches(part)
 
 
 def rows_of_table(messages: DataFrame, decode: Decode, table: TableSchema) -> DataFrame:
