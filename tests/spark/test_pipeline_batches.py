@@ -116,10 +116,12 @@ def test_the_driver_reads_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch
             yield from trace_frames.messages(traces()).to_batches()
 
     reader = Reader()
-    source: Any = SimpleNamespace(source=jobs.TRACES, _stream=SimpleNamespace(reader=reader), _checkpoint=tmp_path)
-    source._messages = partial(source_reader.SourceReader._messages, source)
+    source: Any = SimpleNamespace(
+        source=jobs.TRACES, _stream=SimpleNamespace(reader=reader), _checkpoint=tmp_path, _max_messages=100
+    )
+    source._decode = partial(source_reader.SourceReader._decode, source)
     parts: list[Any] = [OffsetRange(None, 0, 3)] * 3  # type: ignore[arg-type]
-    monkeypatch.setattr(decoded_batches, "ranges_within_bounds", lambda *_: parts)
+    monkeypatch.setattr(decoded_batches, "ranges_of", lambda *_: (parts, 60))
     read = partial(source_reader.SourceReader._rows_in_driver, source, None, 0)  # type: ignore[arg-type]
     rows = read()
     assert rows is not None
@@ -127,8 +129,8 @@ def test_the_driver_reads_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(decoded_batches, "PART_BYTES", 1)
     monkeypatch.setattr(decoded_batches, "MAX_ROW_BYTES", 1)
     reader.read_parts = 0
-    assert read() is None
-    assert reader.read_parts == 1
+    assert [read() for _ in range(6)] == [None] * 6
+    assert reader.read_parts == 2, "read by tasks at once until it is tried again"
     assert not decoded_batches._reading.locked()
 
 
@@ -174,20 +176,16 @@ def test_the_driver_decodes_in_parts_and_no_more_than_its_limit(monkeypatch: pyt
     assert parts == [1_000], "the rest is left to tasks"
 
 
-def test_the_offsets_of_a_query_state_how_many_messages_a_micro_batch_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decoded_batches, "MAX_MESSAGES", 100)
-
-    def ranges(offset: dict[str, Any]) -> list[tuple[int, int]] | None:
+def test_the_offsets_of_a_query_state_how_many_messages_a_micro_batch_has(tmp_path: Path) -> None:
+    def ranges(offset: dict[str, Any]) -> tuple[list[tuple[int, int]], int]:
         (tmp_path / "offsets").mkdir(exist_ok=True)
         (tmp_path / "offsets" / "7").write_text("v1\n{}\n" + json.dumps(offset))
-        within = decoded_batches.ranges_within_bounds(tmp_path, 7)
-        return None if within is None else [(part.start, part.end) for part in within]
+        parts, count = decoded_batches.ranges_of(tmp_path, 7)
+        return [(part.start, part.end) for part in parts], count
 
     def positions(*offsets: int) -> dict[str, Any]:
         return {"T": {"b": {str(queue): offset for queue, offset in enumerate(offsets)}}}
 
-    assert ranges({"from": positions(5, 0), "to": positions(105, 0)}) == [(5, 105)]
-    assert ranges({"from": positions(5, 0), "to": positions(105, 1)}) is None
-    assert ranges({"initial": positions(5, 0)}) == [], "nothing was stored before"
+    assert ranges({"from": positions(5, 0), "to": positions(105, 0)}) == ([(5, 105)], 100)
+    assert ranges({"from": positions(5, 0), "to": positions(105, 1)}) == ([(5, 105), (0, 1)], 101)
+    assert ranges({"initial": positions(5, 0)}) == ([], 0), "nothing was stored before"

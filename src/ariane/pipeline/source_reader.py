@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -89,6 +89,8 @@ class SourceReader:
         self._closing = closing  # set when the job ends
         # Held by a batch. `close` waits for it, because Spark logs long errors if Python is interrupted within a batch.
         self._batch_lock = threading.Lock()
+        # Of a micro-batch that the driver reads: fewer after rows that were too large, then more again with each micro-batch.
+        self._max_messages = decoded_batches.MAX_MESSAGES
         self.appended_batches = 0  # since the start, so that the driver notices new rows
         self.running = self.start()  # the query in progress
 
@@ -154,18 +156,21 @@ class SourceReader:
 
     def _rows_in_driver(self, batch: DataFrame, number: int) -> dict[str, few_rows.Rows] | None:
         """Return the rows of a micro-batch by name of the table; None if they are too many for the driver."""
-        messages = self._messages(batch, number)
-        if messages is None:
-            return None
-        with closing(messages):  # before tasks read them
-            return decoded_batches.rows_of_tables(messages, self.source.decode, self.source.tables)
-
-    def _messages(self, batch: DataFrame, number: int) -> Generator[pa.RecordBatch] | None:
-        """Return the messages of a micro-batch; None if they are too many for the driver."""
         if (reader := self._stream.reader) is None:
-            return decoded_batches.collect(batch)
-        ranges = decoded_batches.ranges_within_bounds(self._checkpoint, number)
-        return None if ranges is None else decoded_batches.read_ranges(reader, ranges)
+            collected = decoded_batches.collect(batch)
+            return None if collected is None else self._decode(collected)
+        ranges, count = decoded_batches.ranges_of(self._checkpoint, number)
+        rows = None
+        if count <= self._max_messages:
+            with closing(decoded_batches.read_ranges(reader, ranges)) as messages:  # before tasks read them
+                rows = self._decode(messages)
+            if rows is None:
+                self._max_messages = count // 2
+        self._max_messages = min(self._max_messages + self._max_messages // 4 + 1, decoded_batches.MAX_MESSAGES)
+        return rows
+
+    def _decode(self, messages: Iterable[pa.RecordBatch]) -> dict[str, few_rows.Rows] | None:
+        return decoded_batches.rows_of_tables(messages, self.source.decode, self.source.tables)
 
 
 def source_status(source: TopicSource, running: RunningQuery) -> SourceStatus:

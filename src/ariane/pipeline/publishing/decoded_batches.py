@@ -40,11 +40,11 @@ Decode = Callable[[pa.Table], Mapping[str, pa.Table]]
 _reading = threading.Lock()  # sources share the connections of this process
 
 
-def ranges_within_bounds(checkpoint: Path, number: int) -> list[OffsetRange] | None:
-    """Return the ranges of a micro-batch according to its offsets; None if it has more messages than the driver reads."""
+def ranges_of(checkpoint: Path, number: int) -> tuple[list[OffsetRange], int]:
+    """Return the ranges of a micro-batch according to its offsets, and how many messages they have at most."""
     offset = json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
     ranges = offset_ranges.batch_ranges(offset)
-    return ranges if sum(end - start for _, start, end in ranges) <= MAX_MESSAGES else None
+    return ranges, sum(end - start for _, start, end in ranges)
 
 
 def read_ranges(reader: StreamReader, ranges: Iterable[OffsetRange]) -> Generator[pa.RecordBatch]:
