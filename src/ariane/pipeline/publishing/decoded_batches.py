@@ -54,10 +54,10 @@ def read_ranges(reader: StreamReader, ranges: Iterable[OffsetRange]) -> Generato
             yield from reader.read(QueuePartition(part))
 
 
-def collect(messages: DataFrame) -> Generator[pa.RecordBatch] | None:
+def collect(messages: DataFrame) -> list[pa.RecordBatch] | None:
     """Return messages that are in no topic; None if they are more than the driver decodes."""
     collected = messages.limit(MAX_MESSAGES + 1).toArrow()
-    return (batch for batch in collected.to_batches()) if collected.num_rows <= MAX_MESSAGES else None
+    return collected.to_batches() if collected.num_rows <= MAX_MESSAGES else None
 
 
 def rows_of_tables(
