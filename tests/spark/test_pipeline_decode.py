@@ -158,6 +158,10 @@ MALFORMED = {
     f"SubBefore\x011\x01r\x01G\x01R\x01M\x01{'9' * 5_000}\x01k": "SubBefore with an invalid or out-of-range number",
     "SubBefore\x011\x01r\x01G\x01R\x01null\x010\x01k": "SubBefore without a message id",
     "{}": "unknown record type {}",
+    # A row per id, each with all other texts: terabytes.
+    f"Pub\x011\x01r\x01P\x01T\x01{'M,' * 2_000}M\x01t\x01{'k' * 5_000}\x01h\x015\x013\x010\x01o\x01true": (
+        "Pub with long texts and too many message ids"
+    ),
 }
 
 
@@ -179,3 +183,13 @@ def test_invalid_utf8_does_not_fail_the_query() -> None:
     events, rejects = decoded(latin, b"\xff\xfe\x00", b"")
     assert [row["keys"] for row in events] == ["Gr\ufffd\ufffde"]
     assert [row["record"] for row in rejects] == ["\ufffd\ufffd\x00"]
+
+
+def test_a_record_of_many_ids_has_a_row_for_each() -> None:
+    ids, offset_ids = (",".join(f"{name}{number}" for number in range(40_000)) for name in ("M", "O"))
+    text = f"Pub|1|r|P|T|{ids}|t|k|10.0.0.1:10911|5|3|0|{offset_ids}|true;".replace("|", "\x01").replace(";", "\x02")
+    events, rejects = decoded(text.encode())
+    assert rejects == []
+    assert [(row["message_id"], row["offset_message_id"]) for row in events] == [
+        (f"M{number}", f"O{number}") for number in range(40_000)
+    ]

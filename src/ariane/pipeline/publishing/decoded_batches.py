@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGES = 400_000  # the driver decodes them in seconds, and other sources wait
 MAX_ROW_BYTES = 512 << 20
-PART_BYTES, PART_MESSAGES = 8 << 20, 1_000  # decoded at once
+PART_BYTES, PART_MESSAGES = 2 << 20, 1_000  # decoded at once
 
 Decode = Callable[[pa.Table], Mapping[str, pa.Table]]
 """Takes messages, and returns the rows of each table, with `bucket`, by name of the table."""
@@ -98,6 +98,6 @@ def rows_of_table(messages: DataFrame, decode: Decode, table: TableSchema) -> Da
     return messages.mapInArrow(partial(_decode_parts, decode, table.name), f"{table.ddl}, {BUCKET} STRING")
 
 
-def _decode_parts(decode: Decode, name: str, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for part in parts:
-        yield from decode(pa.Table.from_batches([part]))[name].to_batches()
+def _decode_parts(decode: Decode, name: str, messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for part in _parts(messages):
+        yield from decode(part)[name].to_batches()

@@ -68,6 +68,8 @@ PROCESS_DIGITS_AFTER = (
 )
 
 TIME_MAX_MS = 253_402_300_799_999  # last ms of the year 9999: later times overflow the date types of readers
+# Of the texts that the rows of a record with several ids repeat: so many times the record, or so many bytes.
+MAX_REPEATED, MAX_REPEATED_BYTES = 64, 65_536
 REASON_TYPE_MAX = 40  # characters of an unknown type's name in the reason; the row has the whole record
 
 
@@ -86,6 +88,13 @@ class Records(NamedTuple):
     size: Numbers
     """Number of fields."""
     type: pa.StringArray
+
+    def filter(self, chosen: Flags) -> Records:
+        """Return some of the records."""
+        text, kind = (texts.filter(pa.array(chosen)) for texts in (self.text, self.type))
+        numbers = (array[chosen] for array in (self.message, self.place, self.begin, self.size))
+        message, place, begin, size = numbers
+        return Records(text, message, place, self.fields, begin, size, kind)
 
     def is_type(self, *names: str) -> Flags:
         """Return which records have one of these types."""
@@ -111,9 +120,8 @@ def decode(messages: pa.Table) -> dict[str, pa.Table]:
         messages: trace messages, with the columns of `jobs.TRACES.schema`.
     """
     records = _records(_valid_texts(_column(messages, "body")))
-    numbers = {name: _numbers(records.field(records.by_type(places)), bits) for name, (places, bits) in NUMBERS.items()}
-    message_id = records.field(records.by_type(TEXTS["message_id"]))
-    reasons = _reasons(records, numbers, message_id)
+    numbers = _numbers_of(records)
+    reasons = _reasons(records, numbers)
     invalid = sorted(reasons)
     is_valid = np.ones(len(records.text), np.bool_)
     is_valid[invalid] = False
@@ -121,8 +129,10 @@ def decode(messages: pa.Table) -> dict[str, pa.Table]:
     columns = _positions(messages, records) | {"record": records.text}
     rejects = pa.table(columns).take(pa.array(invalid, pa.int64()))
     rejects = rejects.append_column("reason", pa.array([reasons[row] for row in invalid], pa.string()))
-    events = pa.table(columns | _events(messages, records, numbers) | {"message_id": message_id})
-    events, parents = _one_by_one(events.filter(pa.array(is_valid)))
+    if invalid:  # a message of a hostile client can have millions of invalid records
+        records = records.filter(is_valid)
+        numbers = _numbers_of(records)
+    events, parents = _one_by_one(pa.table(_positions(messages, records) | _events(messages, records, numbers)))
     ids = events["message_id"].combine_chunks()
     event_buckets = buckets_of_messages(ids, stored_ms[is_valid][parents])
     return {
@@ -180,6 +190,10 @@ def _split(texts: pa.StringArray) -> Records:
     )
 
 
+def _numbers_of(records: Records) -> dict[str, pa.Int64Array]:
+    return {name: _numbers(records.field(records.by_type(places)), bits) for name, (places, bits) in NUMBERS.items()}
+
+
 def _numbers(texts: pa.StringArray, bits: int) -> pa.Int64Array:
     """Return signed decimal numbers; null for those that are absent, invalid, or have more bits."""
     is_short = pc.match_substring_regex(texts, SHORT_NUMBER).fill_null(True)
@@ -211,7 +225,7 @@ def _positions(messages: pa.Table, records: Records) -> dict[str, pa.Array]:
 
 
 def _events(messages: pa.Table, records: Records, numbers: Mapping[str, pa.Int64Array]) -> dict[str, pa.Array]:
-    """Return the other columns of TRACE_EVENTS, without the ids. Those of invalid records mean nothing."""
+    """Return the other columns of TRACE_EVENTS, of valid records."""
     is_pub, size = records.is_type("Pub"), records.size
     has_offset_id = is_pub & (size >= 14)  # an offset id before the success flag
     texts = {name: records.field(records.by_type(places)) for name, places in TEXTS.items()}
@@ -287,7 +301,7 @@ def _clock_bounds(messages: pa.Table, records: Records, store_host: pa.StringArr
 # --- validity ----------------------------------------------------------------------------------------------------------
 
 
-def _reasons(records: Records, numbers: Mapping[str, pa.Int64Array], message_id: pa.StringArray) -> dict[int, str]:
+def _reasons(records: Records, numbers: Mapping[str, pa.Int64Array]) -> dict[int, str]:
     """Return why records are invalid, by number of the record."""
     minimum, size = records.by_type(FIELDS_MIN), records.size
     event_ms = numbers["event_ms"]
@@ -303,9 +317,12 @@ def _reasons(records: Records, numbers: Mapping[str, pa.Int64Array], message_id:
     )
     is_in_range = pc.and_(pc.greater_equal(event_ms, 0), pc.less_equal(event_ms, TIME_MAX_MS)).fill_null(False)
     has_bad_time = _is_timed(records) & ~np.asarray(is_in_range)
+    message_id = records.field(records.by_type(TEXTS["message_id"]))
     has_no_id = np.asarray(pc.equal(pc.utf8_trim(message_id.fill_null(""), ", "), ""))
-    reasons = {}
-    for row in np.flatnonzero(is_unknown | is_short | has_bad_number | has_bad_time | has_no_id).tolist():
+    invalid = is_unknown | is_short | has_bad_number | has_bad_time | has_no_id | _is_repeated(records, message_id)
+    reasons: dict[int, str] = {}
+    known: dict[str, str] = {}  # equal texts are one object
+    for row in np.flatnonzero(invalid).tolist():
         kind = records.type[row].as_py()
         if is_unknown[row]:
             reasons[row] = f"unknown record type {kind[:REASON_TYPE_MAX]}"
@@ -315,9 +332,26 @@ def _reasons(records: Records, numbers: Mapping[str, pa.Int64Array], message_id:
             reasons[row] = f"{kind} with an invalid or out-of-range number"
         elif has_bad_time[row]:
             reasons[row] = f"{kind} with an invalid or out-of-range time"
-        else:
+        elif has_no_id[row]:
             reasons[row] = f"{kind} without a message id"
+        else:
+            reasons[row] = f"{kind} with long texts and too many message ids"
+        reasons[row] = known.setdefault(reasons[row], reasons[row])
     return reasons
+
+
+def _is_repeated(records: Records, message_id: pa.StringArray) -> Flags:
+    """Return which records have so many ids that rows with their other texts would be many times as large as they are."""
+    ids = np.asarray(pc.count_substring(message_id, ",").fill_null(0)) + 1
+    offset_ids = records.field(12)
+    as_many = np.asarray(pc.count_substring(offset_ids, ",").fill_null(-1)) + 1 == ids
+    length = _length(records.text)
+    rest = length - _length(message_id) - np.where(as_many, _length(offset_ids), 0)
+    return np.asarray((ids > 1) & (ids * rest > np.maximum(MAX_REPEATED * length, MAX_REPEATED_BYTES)))
+
+
+def _length(texts: pa.StringArray) -> Numbers:
+    return np.asarray(pc.binary_length(texts).fill_null(0)).astype(np.int64)
 
 
 def _one_by_one(events: pa.Table) -> tuple[pa.Table, Numbers]:
@@ -335,11 +369,13 @@ def _one_by_one(events: pa.Table) -> tuple[pa.Table, Numbers]:
     offset_lists = pc.split_pattern(offset_ids.fill_null(""), ",")
     as_many = pc.equal(lists.value_lengths(), offset_lists.value_lengths())
     is_own = np.asarray(pc.and_(as_many, offset_ids.is_valid()))[parents]
-    own = np.where(is_own, np.asarray(offset_lists.offsets)[parents] + at, 0)
-    each = events.take(pa.array(parents))
-    own_ids = pc.if_else(pa.array(is_own), offset_lists.flatten().take(pa.array(own)), each["offset_message_id"])
+    own = np.asarray(offset_lists.offsets)[parents] + at
+    own_ids = pc.coalesce(
+        offset_lists.flatten().take(pa.array(np.where(is_own, own, 0), mask=~is_own)),
+        offset_ids.take(pa.array(parents, mask=is_own)),
+    )
     one_id = lists.flatten()
-    each = each.drop_columns(["message_id", "offset_message_id"])
+    each = events.drop_columns(["message_id", "offset_message_id"]).take(pa.array(parents))
     each = each.append_column("message_id", one_id).append_column("offset_message_id", own_ids)
     is_filled = pc.not_equal(one_id, "")
     return each.filter(is_filled), parents[np.asarray(is_filled)]
