@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from client_script import message
-from tests.scripted_peers import MASTER, NAMES, OTHER, ScriptedPeers
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.messages.message_tracking import MessageTrack, TrackState
@@ -17,6 +16,7 @@ from ariane.protocol.requests.admin import ClientConnection, ConsumerConnection
 from ariane.protocol.requests.brokers import GroupList
 from ariane.protocol.requests.clients import SubscriptionData, WireQueue
 from ariane.protocol.requests.stats import ConsumeStats, GroupOffset
+from scripted_peers import MASTER, NAMES, OTHER, ScriptedPeers
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
