@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 COUNTED = slice(-12, -4)  # digits of a unique id: ms since the beginning of a month, in hex
 # 1970 and 9999: buckets have a year of four digits, and brokers and clients may have stored any time.
 EARLIEST_MS, LATEST_MS = 0, 253_370_764_800_000
-# Value of a hex digit by its ASCII code.
-DIGITS = np.zeros(256, np.int64)
-for number, digit in enumerate("0123456789abcdef"):
-    DIGITS[ord(digit)] = DIGITS[ord(digit.upper())] = number
 
 
 def time_bucket(time: Column) -> Column:
@@ -94,7 +90,5 @@ def _counted_ms(message_ids: pa.StringArray) -> Ms:
     is_unique = pc.match_substring_regex(message_ids, f"^{UNIQUE_ID.pattern}$")
     counted_ms = np.full(len(message_ids), -1)
     digits = pc.utf8_slice_codeunits(message_ids.filter(is_unique), COUNTED.start, COUNTED.stop)
-    codes = np.frombuffer("".join(digits.to_pylist()).encode(), np.uint8).reshape(-1, COUNTED.stop - COUNTED.start)
-    powers = 16 ** np.arange(codes.shape[1] - 1, -1, -1, dtype=np.int64)
-    counted_ms[np.asarray(is_unique)] = DIGITS[codes] @ powers
+    counted_ms[np.asarray(is_unique)] = [int(text, 16) for text in digits.to_pylist()]
     return counted_ms

@@ -63,9 +63,8 @@ NUMBERS = {
 }
 NUMBER = re.compile(r"[+-]?[0-9]{1,99}")
 SHORT_NUMBER = "^-?[0-9]{1,18}$"  # of at most 64 bits
-PROCESS_DIGITS_AFTER = (
-    12  # of a unique id: time and counter follow address, pid and process constant, see `ariane.model.ids`
-)
+# Of a unique id: time and counter follow address, pid and process constant, see `ariane.model.ids`.
+PROCESS_DIGITS_AFTER = 12
 
 TIME_MAX_MS = 253_402_300_799_999  # last ms of the year 9999: later times overflow the date types of readers
 # Of the texts that the rows of a record with several ids repeat: so many times the record, or so many bytes.
@@ -92,8 +91,7 @@ class Records(NamedTuple):
     def filter(self, chosen: Flags) -> Records:
         """Return some of the records."""
         text, kind = (texts.filter(pa.array(chosen)) for texts in (self.text, self.type))
-        numbers = (array[chosen] for array in (self.message, self.place, self.begin, self.size))
-        message, place, begin, size = numbers
+        message, place, begin, size = (array[chosen] for array in (self.message, self.place, self.begin, self.size))
         return Records(text, message, place, self.fields, begin, size, kind)
 
     def is_type(self, *names: str) -> Flags:
@@ -122,14 +120,13 @@ def decode(messages: pa.Table) -> dict[str, pa.Table]:
     records = _records(_valid_texts(_column(messages, "body")))
     numbers = _numbers_of(records)
     reasons = _reasons(records, numbers)
-    invalid = sorted(reasons)
     is_valid = np.ones(len(records.text), np.bool_)
-    is_valid[invalid] = False
+    is_valid[list(reasons)] = False
     stored_ms = ms_of_times(_column(messages, "store_timestamp"))[records.message]
-    columns = _positions(messages, records) | {"record": records.text}
-    rejects = pa.table(columns).take(pa.array(invalid, pa.int64()))
-    rejects = rejects.append_column("reason", pa.array([reasons[row] for row in invalid], pa.string()))
-    if invalid:  # a message of a hostile client can have millions of invalid records
+    rejected = records.filter(~is_valid)
+    texts = {"record": rejected.text, "reason": pa.array(reasons.values(), pa.string())}
+    rejects = pa.table(_positions(messages, rejected) | texts)
+    if reasons:  # a message of a hostile client can have millions of invalid records
         records = records.filter(is_valid)
         numbers = _numbers_of(records)
     events, parents = _one_by_one(pa.table(_positions(messages, records) | _events(messages, records, numbers)))
@@ -137,7 +134,7 @@ def decode(messages: pa.Table) -> dict[str, pa.Table]:
     event_buckets = buckets_of_messages(ids, stored_ms[is_valid][parents])
     return {
         TRACE_EVENTS.name: with_buckets(events, TRACE_EVENTS, event_buckets),
-        TRACE_REJECTS.name: with_buckets(rejects, TRACE_REJECTS, buckets_of_times(stored_ms[invalid])),
+        TRACE_REJECTS.name: with_buckets(rejects, TRACE_REJECTS, buckets_of_times(stored_ms[~is_valid])),
     }
 
 
@@ -237,14 +234,12 @@ def _events(messages: pa.Table, records: Records, numbers: Mapping[str, pa.Int64
     host = records.field(records.by_type({"Pub": 14, "SubBefore": 8}))
     # Consumers in C++ write `dKey` for no keys.
     is_no_key = records.is_type("SubBefore", "SubAfter") & np.asarray(pc.equal(texts["keys"], "dKey").fill_null(False))
-    event_ms = pc.if_else(pc.less_equal(numbers["event_ms"], TIME_MAX_MS), numbers["event_ms"], None)
-    event_ms = _where(_is_timed(records), event_ms)
     lower_ms, upper_ms = _clock_bounds(messages, records, texts["store_host"])
     return {
         **texts,
         **{name: numbers[name] for name in NUMBERS if name != "event_ms"},
         "type": records.type,
-        "event_time": event_ms.cast(pa.timestamp("ms", "UTC")),
+        "event_time": _where(_is_timed(records), numbers["event_ms"]).cast(pa.timestamp("ms", "UTC")),
         "client_group": _where(_is_timed(records), texts["client_group"]),
         "keys": _where(~is_no_key, texts["keys"]),
         "offset_message_id": _where(has_offset_id, records.field(12)),
@@ -302,7 +297,7 @@ def _clock_bounds(messages: pa.Table, records: Records, store_host: pa.StringArr
 
 
 def _reasons(records: Records, numbers: Mapping[str, pa.Int64Array]) -> dict[int, str]:
-    """Return why records are invalid, by number of the record."""
+    """Return why records are invalid, by number of the record, in their order."""
     minimum, size = records.by_type(FIELDS_MIN), records.size
     event_ms = numbers["event_ms"]
     is_unknown, is_short = minimum < 0, size < minimum
